@@ -1,0 +1,59 @@
+"""The interface between the engine and a model component.
+
+A stage lives on worker threads of its executor and never sees the event loop. For each request it gets pieces from
+the stage before it (or the request's payload, if the request enters here) and emits pieces as soon as they exist.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+from duologue.engine.requests import EngineRequest
+
+
+class StageContext(Protocol):
+    """What a stage may do for one request while it works on it. Safe to use from the worker thread only."""
+
+    request: EngineRequest
+
+    def emit(self, piece: Any) -> bool:
+        """Hand a piece on: to the next stage, and to the client if the stage's output is final.
+
+        Blocks while the next stage is too far behind. False: the request is dead; return at once.
+        """
+
+    @property
+    def aborted(self) -> bool:
+        """True once the request is dead; checked between steps that emit nothing."""
+
+
+class Stage(ABC):
+    """One model component. A subclass says in its docstring which pieces it takes and which it emits.
+
+    ``load`` and ``warm_up`` run once, on a worker thread, before anything else. Everything about one request lives
+    in the object that ``start`` returns; a stage keeps no per-request state of its own.
+    """
+
+    def load(self) -> None:
+        """Read the weights. Raises ``ModelUnavailable`` with one line that says what to do."""
+
+    def warm_up(self) -> None:
+        """Run once on realistic input so that the first request is not slower than the others."""
+
+    def start(self, request: EngineRequest) -> Any:
+        """State for a new request. Called before its first piece arrives, so this is the place to prepare."""
+        return None
+
+    @abstractmethod
+    def process(self, state: Any, piece: Any, context: StageContext) -> None:
+        """Work on one piece and emit what comes of it. Pieces of one request arrive in order, one at a time."""
+
+    def finish(self, state: Any, context: StageContext) -> None:
+        """The input of this request is complete: emit what is left."""
+
+    def release(self, state: Any) -> None:
+        """The request is over, however it ended: free what ``start`` took. Called exactly once."""
+
+    def close(self) -> None:
+        """The server stops: free the model."""

@@ -1,0 +1,1 @@
+"""The model components behind the stages of a pipeline."""

@@ -1,0 +1,1 @@
+"""What the outside sees: wire format, transports, HTTP APIs, command line, client, benchmarks."""

@@ -1,0 +1,244 @@
+"""Session and response settings: their shapes, their defaults, and how a partial update is merged in.
+
+An update is merged as plain data and then validated as a whole, so that the client sees one error that names the
+field and no half-applied change (``realtime-protocol`` O2).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from duologue.sessions.errors import ProtocolError, from_validation_error
+
+OutputModality = Literal["text", "audio"]
+Eagerness = Literal["low", "medium", "high", "auto"]
+
+
+class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the structs of this module."""
+
+
+# -- audio formats -----------------------------------------------------------------------------------------------------
+
+
+class PcmFormat(Shape, tag_field="type", tag="audio/pcm"):
+    rate: Literal[24000] = 24000
+
+
+class PcmuFormat(Shape, tag_field="type", tag="audio/pcmu"):
+    pass
+
+
+class PcmaFormat(Shape, tag_field="type", tag="audio/pcma"):
+    pass
+
+
+AudioFormat = PcmFormat | PcmuFormat | PcmaFormat
+
+
+def encoding(audio_format: AudioFormat) -> Literal["pcm", "pcmu", "pcma"]:
+    """The name by which :mod:`duologue.codecs.wire_audio` knows a format."""
+    match audio_format:
+        case PcmFormat():
+            return "pcm"
+        case PcmuFormat():
+            return "pcmu"
+        case PcmaFormat():
+            return "pcma"
+
+
+# -- turn detection ----------------------------------------------------------------------------------------------------
+
+
+class ServerVad(Shape, tag_field="type", tag="server_vad"):
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 300
+    silence_duration_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 500
+    idle_timeout_ms: Annotated[int, msgspec.Meta(ge=5_000, le=30_000)] | None = None
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+class SemanticVad(Shape, tag_field="type", tag="semantic_vad"):
+    eagerness: Eagerness = "auto"
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+TurnDetection = ServerVad | SemanticVad
+
+
+# -- the session object ------------------------------------------------------------------------------------------------
+
+
+class NoiseReduction(Shape):
+    type: Literal["near_field", "far_field"]
+
+
+class Transcription(Shape):
+    model: str = "default"
+    language: str | UnsetType = UNSET
+    prompt: str | UnsetType = UNSET
+
+
+class AudioInput(Shape):
+    format: AudioFormat = PcmFormat()
+    noise_reduction: NoiseReduction | None = None
+    transcription: Transcription | None = None
+    turn_detection: TurnDetection | None = ServerVad()
+
+
+class AudioOutput(Shape):
+    voice: str
+    format: AudioFormat = PcmFormat()
+    speed: Annotated[float, msgspec.Meta(ge=0.25, le=1.5)] = 1.0
+
+
+class Audio(Shape):
+    output: AudioOutput
+    input: AudioInput = AudioInput()
+
+
+class FunctionTool(Shape, tag_field="type", tag="function"):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class ToolChoiceFunction(Shape, tag_field="type", tag="function"):
+    name: str
+
+
+MaxOutputTokens = Annotated[int, msgspec.Meta(ge=1, le=4096)] | Literal["inf"]
+
+
+class RealtimeSession(Shape):
+    """The session as it is echoed, with every default filled in."""
+
+    id: str
+    model: str
+    expires_at: int
+    instructions: str
+    audio: Audio
+    type: Literal["realtime"] = "realtime"
+    object: Literal["realtime.session"] = "realtime.session"
+    output_modalities: tuple[OutputModality] = ("audio",)
+    include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None = None
+    max_output_tokens: MaxOutputTokens = "inf"
+    tools: tuple[FunctionTool, ...] = ()
+    tool_choice: Literal["auto", "none", "required"] | ToolChoiceFunction = "auto"
+    tracing: Literal["auto"] | dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | dict[str, Any] = "auto"
+
+
+READ_ONLY = ("id", "object", "expires_at")
+
+
+class Limits(Shape):
+    """What a session may do, decided by the server's configuration."""
+
+    max_duration_s: float = 3600.0
+    max_turn_s: float = 120.0
+    """Longest turn under voice-activity detection; a longer one is committed by force."""
+    max_manual_buffer_s: float = 900.0
+    """Longest uncommitted input without turn detection; older audio is refused with an error."""
+    kept_audio_s: float = 300.0
+    """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
+    max_items: int = 1000
+
+
+class Names(Shape):
+    """The names that clients may use for models and voices: served names, and aliases that map to them.
+
+    Each table maps an accepted name to the served one; served names map to themselves.
+    """
+
+    models: dict[str, str]
+    voices: dict[str, str]
+    transcription_models: dict[str, str]
+
+    def resolve(self, kind: Literal["models", "voices", "transcription_models"], name: str, param: str) -> str:
+        """The served name behind ``name``. Raises ``ProtocolError`` with the list of known names."""
+        table: dict[str, str] = getattr(self, kind)
+        if name in table:
+            return table[name]
+        served = ", ".join(sorted(set(table.values())))
+        aliases = ", ".join(sorted(set(table) - set(table.values())))
+        known = f"{served} (aliases: {aliases})" if aliases else served
+        what = kind.replace("_", " ").removesuffix("s")
+        raise ProtocolError("invalid_value", f"Unknown {what} '{name}'. Known: {known}.", param)
+
+
+# -- merging -----------------------------------------------------------------------------------------------------------
+
+
+def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with the fields of ``patch`` put in, level by level. Neither argument is changed.
+
+    An object whose ``type`` differs from the present one's replaces it whole (another kind of turn detection has other
+    fields), and so does anything that is not an object.
+    """
+    merged = dict(base)
+    for key, value in patch.items():
+        present = merged.get(key)
+        same_kind = (
+            isinstance(present, dict)
+            and isinstance(value, dict)
+            and ("type" not in value or value["type"] == present.get("type"))
+        )
+        merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
+    return merged
+
+
+def merged(session: RealtimeSession, patch: dict[str, Any]) -> RealtimeSession:
+    """``session`` with ``patch`` merged in and validated. Raises ``ProtocolError`` that names the field."""
+    present: dict[str, Any] = msgspec.to_builtins(session)
+    for name in READ_ONLY:
+        if name in patch and patch[name] != present[name]:
+            raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
+    try:
+        return msgspec.convert(deep_merge(present, patch), RealtimeSession)
+    except msgspec.ValidationError as error:
+        raise from_validation_error(error, "session") from error
+
+
+class ResponseAudioOutputOverride(Shape):
+    format: AudioFormat | UnsetType = UNSET
+    voice: str | UnsetType = UNSET
+
+
+class ResponseAudioOverride(Shape):
+    output: ResponseAudioOutputOverride = ResponseAudioOutputOverride()
+
+
+Metadata = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
+    msgspec.Meta(max_length=16),
+]
+
+
+class ResponseOverrides(Shape):
+    """The ``response`` of ``response.create``: everything optional, for that response only."""
+
+    conversation: Literal["auto", "none"] = "auto"
+    input: list[dict[str, Any]] | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
+    output_modalities: tuple[OutputModality] | UnsetType = UNSET
+    max_output_tokens: MaxOutputTokens | UnsetType = UNSET
+    metadata: Metadata | None = None
+    audio: ResponseAudioOverride = ResponseAudioOverride()
+    tools: tuple[FunctionTool, ...] | UnsetType = UNSET
+    tool_choice: Literal["auto", "none", "required"] | ToolChoiceFunction | UnsetType = UNSET
+
+
+def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
+    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field."""
+    if raw is UNSET:
+        return ResponseOverrides()
+    try:
+        return msgspec.convert(raw, ResponseOverrides)
+    except msgspec.ValidationError as error:
+        raise from_validation_error(error, "response") from error

@@ -1,0 +1,74 @@
+"""Conversation items in their wire shape (``realtime-protocol`` section 4.2). Absent keys are left out, never null."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+ItemStatus = Literal["completed", "incomplete", "in_progress"]
+ItemId = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    """One piece of a message's content."""
+
+
+class InputText(Part, tag="input_text"):
+    text: str
+
+
+class InputAudio(Part, tag="input_audio"):
+    audio: bytes | UnsetType = UNSET
+    """Base64 on the wire; only in what clients create and in ``conversation.item.retrieved``."""
+    transcript: str | UnsetType = UNSET
+
+
+class InputImage(Part, tag="input_image"):
+    image_url: str
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+
+
+class OutputText(Part, tag="output_text"):
+    text: str
+
+
+class OutputAudio(Part, tag="output_audio"):
+    audio: bytes | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+
+
+Content = InputText | InputAudio | InputImage | OutputText | OutputAudio
+
+
+class ItemBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    id: ItemId | UnsetType = UNSET
+    object: Literal["realtime.item"] = "realtime.item"
+    status: ItemStatus | UnsetType = UNSET
+
+
+class MessageItem(ItemBase, tag="message"):
+    role: Literal["system", "user", "assistant"]
+    content: tuple[Content, ...]
+
+
+class FunctionCallItem(ItemBase, tag="function_call"):
+    name: str
+    arguments: str
+    call_id: str | UnsetType = UNSET
+
+
+class FunctionCallOutputItem(ItemBase, tag="function_call_output"):
+    call_id: str
+    output: str
+
+
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem
+
+ALLOWED_PARTS: dict[str, tuple[type[Part], ...]] = {
+    "system": (InputText,),
+    "user": (InputText, InputAudio, InputImage),
+    "assistant": (OutputText, OutputAudio),
+}
+"""Content kinds by the role of their message."""

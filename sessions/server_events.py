@@ -1,0 +1,262 @@
+"""What a session says, in the GA dialect's own terms (``realtime-protocol`` section 3): the core's output vocabulary.
+
+Keys that may be null are ``| None`` and always present; keys that may be absent are ``| UnsetType``. Audio is bytes
+here and base64 on the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from duologue.sessions.config import AudioFormat, OutputModality, RealtimeSession
+from duologue.sessions.items import Item, ItemId
+
+
+class ServerEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    event_id: str
+
+
+# -- shared parts ------------------------------------------------------------------------------------------------------
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["invalid_request_error", "server_error"]
+    code: str | None = None
+    message: str
+    param: str | None = None
+    event_id: str | None = None
+
+
+class TranscriptionErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    type: str = "transcription_error"
+    code: str = "audio_unintelligible"
+    message: str = "The audio could not be transcribed."
+
+
+class TranscriptionUsage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="duration"):
+    seconds: float
+
+
+class CachedTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    text_tokens: int = 0
+    audio_tokens: int = 0
+    image_tokens: int = 0
+
+
+class InputTokenDetails(msgspec.Struct, frozen=True, kw_only=True):
+    text_tokens: int = 0
+    audio_tokens: int = 0
+    image_tokens: int = 0
+    cached_tokens: int = 0
+    cached_tokens_details: CachedTokensDetails = CachedTokensDetails()
+
+
+class OutputTokenDetails(msgspec.Struct, frozen=True, kw_only=True):
+    text_tokens: int = 0
+    audio_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
+    total_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_token_details: InputTokenDetails = InputTokenDetails()
+    output_token_details: OutputTokenDetails = OutputTokenDetails()
+
+
+class StatusError(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    code: str
+    message: str
+
+
+class StatusDetails(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["completed", "cancelled", "failed", "incomplete"]
+    reason: Literal["turn_detected", "client_cancelled", "max_output_tokens", "content_filter"] | UnsetType = UNSET
+    error: StatusError | UnsetType = UNSET
+
+
+class ResponseAudioOutput(msgspec.Struct, frozen=True, kw_only=True):
+    format: AudioFormat
+    voice: str
+
+
+class ResponseAudio(msgspec.Struct, frozen=True, kw_only=True):
+    output: ResponseAudioOutput
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["realtime.response"] = "realtime.response"
+    status: Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
+    status_details: StatusDetails | None = None
+    output: tuple[Item, ...] = ()
+    conversation_id: str | None
+    output_modalities: tuple[OutputModality, ...]
+    max_output_tokens: int | Literal["inf"]
+    audio: ResponseAudio
+    metadata: dict[str, str] | None = None
+    usage: ResponseUsage | None = None
+
+
+class ResponsePart(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``part`` of ``response.content_part.*``; its types are ``audio`` and ``text``, not the item's."""
+
+    type: Literal["audio", "text"]
+    text: str | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+
+
+# -- session and errors ------------------------------------------------------------------------------------------------
+
+
+class ErrorEvent(ServerEvent, tag="error"):
+    error: ErrorBody
+
+
+class SessionCreated(ServerEvent, tag="session.created"):
+    session: RealtimeSession
+
+
+class SessionUpdated(ServerEvent, tag="session.updated"):
+    session: RealtimeSession
+
+
+# -- conversation ------------------------------------------------------------------------------------------------------
+
+
+class ItemAdded(ServerEvent, tag="conversation.item.added"):
+    previous_item_id: ItemId | None
+    item: Item
+
+
+class ItemDone(ServerEvent, tag="conversation.item.done"):
+    previous_item_id: ItemId | None
+    item: Item
+
+
+class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved"):
+    item: Item
+
+
+class ItemDeleted(ServerEvent, tag="conversation.item.deleted"):
+    item_id: ItemId
+
+
+class ItemTruncated(ServerEvent, tag="conversation.item.truncated"):
+    item_id: ItemId
+    content_index: int
+    audio_end_ms: int
+
+
+class TranscriptionDelta(ServerEvent, tag="conversation.item.input_audio_transcription.delta"):
+    item_id: ItemId
+    content_index: int
+    delta: str
+
+
+class TranscriptionCompleted(ServerEvent, tag="conversation.item.input_audio_transcription.completed"):
+    item_id: ItemId
+    content_index: int
+    transcript: str
+    usage: TranscriptionUsage
+
+
+class TranscriptionFailed(ServerEvent, tag="conversation.item.input_audio_transcription.failed"):
+    item_id: ItemId
+    content_index: int
+    error: TranscriptionErrorBody
+
+
+# -- input audio -------------------------------------------------------------------------------------------------------
+
+
+class InputAudioCommitted(ServerEvent, tag="input_audio_buffer.committed"):
+    item_id: ItemId
+    previous_item_id: ItemId | None
+
+
+class InputAudioCleared(ServerEvent, tag="input_audio_buffer.cleared"):
+    pass
+
+
+class SpeechStarted(ServerEvent, tag="input_audio_buffer.speech_started"):
+    audio_start_ms: int
+    item_id: ItemId
+
+
+class SpeechStopped(ServerEvent, tag="input_audio_buffer.speech_stopped"):
+    audio_end_ms: int
+    item_id: ItemId
+
+
+class IdleTimeoutTriggered(ServerEvent, tag="input_audio_buffer.timeout_triggered"):
+    audio_start_ms: int
+    audio_end_ms: int
+    item_id: ItemId
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+class ResponseCreated(ServerEvent, tag="response.created"):
+    response: Response
+
+
+class ResponseDone(ServerEvent, tag="response.done"):
+    response: Response
+
+
+class OfResponse(ServerEvent):
+    response_id: str
+
+
+class OutputItemAdded(OfResponse, tag="response.output_item.added"):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(OfResponse, tag="response.output_item.done"):
+    output_index: int
+    item: Item
+
+
+class OfPart(OfResponse):
+    item_id: ItemId
+    output_index: int
+    content_index: int
+
+
+class ContentPartAdded(OfPart, tag="response.content_part.added"):
+    part: ResponsePart
+
+
+class ContentPartDone(OfPart, tag="response.content_part.done"):
+    part: ResponsePart
+
+
+class OutputTextDelta(OfPart, tag="response.output_text.delta"):
+    delta: str
+
+
+class OutputTextDone(OfPart, tag="response.output_text.done"):
+    text: str
+
+
+class OutputAudioTranscriptDelta(OfPart, tag="response.output_audio_transcript.delta"):
+    delta: str
+
+
+class OutputAudioTranscriptDone(OfPart, tag="response.output_audio_transcript.done"):
+    transcript: str
+
+
+class OutputAudioDelta(OfPart, tag="response.output_audio.delta"):
+    delta: bytes
+
+
+class OutputAudioDone(OfPart, tag="response.output_audio.done"):
+    pass

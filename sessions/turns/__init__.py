@@ -1,0 +1,1 @@
+"""Turn policies: pure functions of voice-activity probabilities and time."""
