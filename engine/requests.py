@@ -75,7 +75,7 @@ class EngineRequest(Frozen):
 
 
 class Usage(Frozen):
-    """Tokens as the language model counted them; audio tokens at one per 100 ms where a model has none of its own."""
+    """Tokens as the language model counted them."""
 
     input_tokens: int = 0
     cached_tokens: int = 0

@@ -90,4 +90,3 @@ AnyClientEvent = (
     | ResponseCancel
     | OutputAudioClear
 )
-

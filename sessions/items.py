@@ -65,10 +65,3 @@ class FunctionCallOutputItem(ItemBase, tag="function_call_output"):
 
 
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem
-
-ALLOWED_PARTS: dict[str, tuple[type[Part], ...]] = {
-    "system": (InputText,),
-    "user": (InputText, InputAudio, InputImage),
-    "assistant": (OutputText, OutputAudio),
-}
-"""Content kinds by the role of their message."""

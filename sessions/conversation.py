@@ -1,0 +1,243 @@
+"""The conversation: an ordered list of items, with what each really contained, and the view of it that a model gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
+from duologue.codecs.resample import resample
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ChatMessage, WordSpan
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.items import (
+    Content,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputAudio,
+    InputText,
+    Item,
+    MessageItem,
+    OutputAudio,
+    OutputText,
+)
+
+ROOT = "root"
+MAX_AUDIO_PER_ITEM_S = 120
+"""Longest audio that ``retrieve`` returns: beyond it the frame would pass the 8 MiB that stock clients accept."""
+
+ReadCut = Callable[[str], int | None]
+"""Samples of an item that were heard, None if all of it was (or will be)."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """Kept sound of an item: mono PCM16."""
+
+    pcm: bytearray = field(default_factory=bytearray)
+    sample_rate: int = OUTPUT_SAMPLE_RATE
+
+    @property
+    def seconds(self) -> float:
+        return len(self.pcm) / 2 / self.sample_rate
+
+    def at_rate(self, rate: int) -> bytes:
+        if rate == self.sample_rate:
+            return bytes(self.pcm)
+        return float_to_pcm16(resample(pcm16_to_float(bytes(self.pcm)), self.sample_rate, rate))
+
+
+@dataclass(slots=True)
+class Entry:
+    """An item and what its wire shape does not say."""
+
+    item: Item
+    recording: Recording | None = None
+    words: list[WordSpan] = field(default_factory=list)
+    spoken_text: str = ""
+    """Full text behind an ``output_audio`` part, also once the wire's transcript is gone."""
+    transcript: str | None = None
+    """Words of an ``input_audio`` part; None until they are known. Empty: it held none."""
+    truncated: bool = False
+    """A client has cut its sound: neither transcript nor sound grow again."""
+    silence_s: float | None = None
+    """Set on the item that an idle timeout makes: how long nobody spoke."""
+
+    @property
+    def id(self) -> str:
+        return str(self.item.id)
+
+    @property
+    def has_input_audio(self) -> bool:
+        return isinstance(self.item, MessageItem) and any(isinstance(part, InputAudio) for part in self.item.content)
+
+    @property
+    def awaits_transcript(self) -> bool:
+        return self.has_input_audio and self.transcript is None
+
+    def heard_text(self, cut: int | None) -> str:
+        """The text of a spoken item up to the last word whose sound ended within ``cut`` samples."""
+        if cut is None:
+            return self.spoken_text
+        ends = [word.text_end for word in self.words if word.end_sample <= cut]
+        return self.spoken_text[: max(ends, default=0)]
+
+
+class Conversation:
+    """Items in order. Every method either succeeds or raises ``ProtocolError`` and changes nothing."""
+
+    def __init__(self, kept_audio_s: float) -> None:
+        self._entries: list[Entry] = []
+        self._kept_audio_s = kept_audio_s
+        self.version = 0
+        """Grows with every change that a model could notice."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def find(self, item_id: str) -> Entry | None:
+        return next((entry for entry in self._entries if entry.item.id == item_id), None)
+
+    def previous_id(self, item_id: str) -> str | None:
+        """The id before an item's, None at the front."""
+        index = next(i for i, entry in enumerate(self._entries) if entry.item.id == item_id)
+        return self._entries[index - 1].id if index else None
+
+    @property
+    def last_id(self) -> str | None:
+        return self._entries[-1].id if self._entries else None
+
+    def insert(self, entry: Entry, previous_item_id: str | None = None) -> None:
+        """Put an item after ``previous_item_id``; at the end for None, in front for ``"root"``."""
+        if self.find(entry.id) is not None:
+            raise ProtocolError("item_create_duplicate_item_id", f"An item '{entry.id}' already exists.", "item.id")
+        if previous_item_id is None:
+            index = len(self._entries)
+        elif previous_item_id == ROOT:
+            index = 0
+        else:
+            found = (i for i, other in enumerate(self._entries) if other.item.id == previous_item_id)
+            index = next(found, -1) + 1
+            if not index:
+                message = f"Previous item with id '{previous_item_id}' not found."
+                raise ProtocolError("item_create_invalid_previous_item_id", message, "previous_item_id")
+        self._entries.insert(index, entry)
+        self.version += 1
+        self._drop_old_audio()
+
+    def delete(self, item_id: str) -> Entry:
+        entry = self.find(item_id)
+        if entry is None:
+            message = f"Error deleting item: the item with id '{item_id}' does not exist."
+            raise ProtocolError("item_delete_invalid_item_id", message, "item_id")
+        self._entries.remove(entry)
+        self.version += 1
+        return entry
+
+    def truncate(self, item_id: str, content_index: int) -> Entry:
+        """The spoken item that a truncation names; its transcript leaves the wire's view."""
+        entry = self.find(item_id)
+        if entry is None:
+            raise ProtocolError("item_truncate_invalid_item_id", f"Item with item_id not found: {item_id}", "item_id")
+        item = entry.item
+        if not isinstance(item, MessageItem) or item.role != "assistant":
+            raise ProtocolError("invalid_value", "Only the assistant's audio can be truncated.", "item_id")
+        if content_index >= max(1, len(item.content)):
+            message = f"The item has no content part {content_index}."
+            raise ProtocolError("invalid_value", message, "content_index")
+        if item.content and not isinstance(item.content[content_index], OutputAudio):
+            raise ProtocolError("invalid_value", "Only the assistant's audio can be truncated.", "content_index")
+        content = tuple(OutputAudio() if isinstance(part, OutputAudio) else part for part in item.content)
+        entry.item, entry.truncated = replace(item, content=content), True
+        self.version += 1
+        return entry
+
+    def retrieve(self, item_id: str, encode: Callable[[Entry], bytes]) -> Item:
+        """The item with its audio, as ``encode`` makes it of the kept recording."""
+        entry = self.find(item_id)
+        if entry is None:
+            message = f"Error retrieving item: the item with id '{item_id}' does not exist."
+            raise ProtocolError("item_retrieve_invalid_item_id", message, "item_id")
+        if entry.recording is None or not isinstance(entry.item, MessageItem):
+            return entry.item
+
+        def with_audio(part: Content) -> Content:
+            return replace(part, audio=encode(entry)) if isinstance(part, InputAudio | OutputAudio) else part
+
+        return replace(entry.item, content=tuple(with_audio(part) for part in entry.item.content))
+
+    def messages(self, instructions: str, cut: ReadCut) -> tuple[ChatMessage, ...]:
+        """The conversation as a text model is shown it: of spoken answers only the words that were heard."""
+        system = [ChatMessage(role="system", text=instructions)] if instructions else []
+        return (*system, *(message for entry in self._entries for message in _messages_of(entry, cut)))
+
+    def keep_audio(self, entry: Entry, pcm: bytes) -> None:
+        """Add generated sound to an item's recording, as far as the limits allow."""
+        if entry.truncated:
+            return
+        recording = entry.recording
+        if recording is None:
+            recording = entry.recording = Recording()
+        room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
+        recording.pcm += pcm[: max(0, room)]
+        self._drop_old_audio()
+
+    def _drop_old_audio(self) -> None:
+        total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
+        for entry in self._entries[:-1]:
+            if total <= self._kept_audio_s:
+                return
+            if entry.recording is not None and not entry.awaits_transcript:
+                total -= entry.recording.seconds
+                entry.recording = None
+
+
+def _messages_of(entry: Entry, cut: ReadCut) -> Iterator[ChatMessage]:
+    match entry.item:
+        case MessageItem(role=role, content=content):
+            if text := _text_of(entry, content, cut):
+                yield ChatMessage(role=role, text=text)
+        case FunctionCallItem(name=name, arguments=arguments):
+            yield ChatMessage(role="assistant", text=f"[call {name}({arguments})]")
+        case FunctionCallOutputItem(output=output):
+            yield ChatMessage(role="user", text=f"[result: {output}]")
+
+
+def _text_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> str:
+    if entry.silence_s is not None:
+        return f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
+    texts = []
+    for part in content:
+        match part:
+            case InputText(text=text) | OutputText(text=text):
+                texts.append(text)
+            case InputAudio():
+                texts.append(entry.transcript or "")
+            case OutputAudio():
+                texts.append(entry.heard_text(cut(entry.id)))
+    return " ".join(text.strip() for text in texts if text.strip())
+
+
+def checked_for_create(item: Item, max_text: int = 100_000) -> Item:
+    """What a client may put into a conversation. Raises ``ProtocolError`` that names the field."""
+    if not isinstance(item, MessageItem):
+        return item
+    if not item.content:
+        raise ProtocolError("invalid_value", "A message needs at least one content part.", "item.content")
+    allowed = {"system": (InputText,), "user": (InputText, InputAudio), "assistant": (OutputText,)}[item.role]
+    for index, part in enumerate(item.content):
+        param = f"item.content[{index}]"
+        if not isinstance(part, allowed):
+            kind = type(part).__struct_config__.tag
+            message = f"Content of type '{kind}' is not accepted in a message of role '{item.role}' by this model."
+            raise ProtocolError("invalid_value", message, f"{param}.type")
+        if isinstance(part, InputAudio) and (part.audio is UNSET or len(part.audio) < 2):
+            raise ProtocolError("missing_required_parameter", f"Missing required parameter: '{param}.audio'.", param)
+        if isinstance(part, InputText | OutputText) and len(part.text) > max_text:
+            raise ProtocolError("invalid_value", f"Text is longer than {max_text} characters.", f"{param}.text")
+    return item

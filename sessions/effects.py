@@ -1,0 +1,89 @@
+"""What the session core is told besides client events, and what it asks for. Frozen data; the actor carries it out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from duologue.engine.requests import Delta, EngineRequest
+from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.server_events import ServerEvent
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """Base of what the core is told."""
+
+
+class VoiceActivity(Signal):
+    """Speech probability of the next frame of a voice-activity stream (:data:`timebase.VAD_FRAME_TICKS` long)."""
+
+    stream: int
+    probability: float
+
+
+class EngineOutput(Signal):
+    """The next delta of an open engine request. A request that the core no longer knows is stale: dropped."""
+
+    request_id: str
+    delta: Delta
+
+
+class AudioSent(Signal):
+    """The transport has written sound of an item: ``samples`` at 24 kHz."""
+
+    item_id: str
+    samples: int
+
+
+class Tick(Signal):
+    """The moment named by ``deadline`` has come."""
+
+
+class Shutdown(Signal):
+    """The server goes away: finish the answer in progress, then close."""
+
+
+Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """Base of what the core asks for."""
+
+
+class Send(Effect):
+    """Send an event to the client. ``samples``: the sound in it, at 24 kHz, to be reported by ``AudioSent``."""
+
+    event: ServerEvent
+    samples: int = 0
+
+
+class DropAudio(Effect):
+    """Forget sound of a response that is queued and has not left."""
+
+    response_id: str
+
+
+class FeedVoiceActivity(Effect):
+    """Run voice activity over new input. A new ``stream`` number begins with fresh state."""
+
+    stream: int
+    pcm: bytes
+    sample_rate: int
+
+
+class StopVoiceActivity(Effect):
+    """No stream of voice activity is wanted any more."""
+
+
+class OpenRequest(Effect):
+    request: EngineRequest
+
+
+class AbortRequest(Effect):
+    request_id: str
+
+
+class CloseSession(Effect):
+    """Send what is queued, then close the transport with this WebSocket code."""
+
+    code: int
+    reason: str
