@@ -1,0 +1,99 @@
+"""The HTTP surface: health, models, metrics and the Realtime WebSocket behind one check of keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+from duologue.realtime.auth import ApiKeys, KeyMiddleware
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.http_errors import error_response
+from duologue.realtime.websocket import realtime_endpoint
+from duologue.sessions.errors import ProtocolError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = ("/health",)
+"""Paths that need no key: a load balancer's probe has none."""
+
+
+def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
+    """The ASGI application. It may be served before the gateway is open: until then it answers 503."""
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/v1/models", list_models),
+            Route("/v1/models/{model}", show_model),
+            Route("/metrics", show_metrics),
+            WebSocketRoute("/v1/realtime", realtime_endpoint),
+        ],
+        middleware=[Middleware(KeyMiddleware, keys=keys, open_paths=OPEN_PATHS)],
+        exception_handlers={HTTPException: _http_error, Exception: _server_error},
+    )
+    app.state.gateway = gateway
+    return app
+
+
+async def health(request: Request) -> Response:
+    """200 once every stage is loaded and warm and while sessions are let in; else 503. Both say how each stage is."""
+    gateway: Gateway = request.app.state.gateway
+    state = gateway.engine.health()
+    status = "draining" if gateway.draining else "ok" if state.ready else "not_ready"
+    body = {"status": status, "stages": [dataclasses.asdict(stage) for stage in state.stages]}
+    return JSONResponse(body, status_code=200 if status == "ok" else 503)
+
+
+async def list_models(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    served = sorted(set(gateway.names.models.values()))
+    return JSONResponse({"object": "list", "data": [_model(gateway, name) for name in served]})
+
+
+async def show_model(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    try:
+        served = gateway.names.resolve("models", request.path_params["model"], "model")
+    except ProtocolError as error:
+        return error_response(404, error.message, "model_not_found", "model")
+    return JSONResponse(_model(gateway, served))
+
+
+async def show_metrics(request: Request) -> Response:
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _model(gateway: Gateway, served: str) -> dict[str, object]:
+    """A model as OpenAI lists it, and what it can do."""
+    names, pipeline = gateway.names, gateway.engine.pipeline
+    return {
+        "id": served,
+        "object": "model",
+        "created": 0,
+        "owned_by": "duologue",
+        "aliases": sorted(alias for alias, target in names.models.items() if target == served and alias != served),
+        "pipeline": pipeline.name,
+        "stages": [stage.name for stage in pipeline.stages],
+        "capabilities": dataclasses.asdict(pipeline.capabilities),
+        "voices": sorted(set(names.voices.values())),
+        "transcription_models": sorted(set(names.transcription_models.values())),
+    }
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    code = codes.get(error.status_code, "http_error")
+    return error_response(error.status_code, message, code, headers=dict(error.headers or {}))
+
+
+async def _server_error(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(500, "The server failed to answer this request.", "duologue.internal_error")

@@ -1,0 +1,157 @@
+"""``GET /v1/realtime``: the handshake, and the WebSocket as a transport of one session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+
+from duologue.realtime import metrics, wire
+from duologue.realtime.auth import SUBPROTOCOL
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.http_errors import error_response
+from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import CapacityError
+from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+logger = logging.getLogger(__name__)
+
+NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_AGAIN_LATER = 1000, 1001, 1008, 1011, 1013
+"""Close codes in use; above the frame limit the protocol itself closes with 1009."""
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long a close frame may wait behind what a slow peer has not read yet."""
+
+_MAX_REASON_BYTES = 123
+"""A close frame holds 125 bytes: the code takes two."""
+
+
+class WebSocketTransport:
+    """The session's transport (:class:`duologue.sessions.actor.Transport`) over an accepted WebSocket.
+
+    One reader and one writer at a time. ``send`` waits while the peer is slow to read: the transport holds at most one
+    frame beyond the socket's own buffers.
+    """
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        self._gone = False
+        self._closed = False
+
+    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+        """The next event, in order; None once the connection is over, from whichever side."""
+        if self._gone:
+            return None
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            self._gone = True
+            return None
+        text = message.get("text")
+        event = _binary_refused() if text is None else wire.decode(text)
+        if isinstance(event, InvalidEvent):
+            metrics.invalid_events.labels(code=event.error.code).inc()
+        return event
+
+    async def send(self, events: Sequence[ServerEvent]) -> None:
+        """Send events in order, one text frame each. Does nothing once the connection is over."""
+        try:
+            for event in events:
+                if self._gone or self._closed:
+                    return
+                await self._websocket.send({"type": "websocket.send", "text": wire.encode(event)})
+        except WebSocketDisconnect:
+            self._gone = True
+
+    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """Close the connection; harmless if it is over. The reason is cut to what a close frame holds."""
+        if self._gone or self._closed:
+            return
+        self._closed = True
+        cut = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._websocket.close(code, cut)
+        except (WebSocketDisconnect, TimeoutError):
+            # the peer is gone, or reads nothing; the protocol cuts it off when the endpoint returns
+            self._gone = True
+
+
+async def realtime_endpoint(websocket: WebSocket) -> None:
+    """One connection from its upgrade to its end."""
+    gateway: Gateway = websocket.app.state.gateway
+    if (refusal := gateway.refusal()) is not None:
+        metrics.sessions_refused.labels(reason=refusal.code).inc()
+        await websocket.send_denial_response(error_response(503, refusal.message, refusal.code, headers=_RETRY))
+        return
+    await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
+    transport = WebSocketTransport(websocket)
+    try:
+        model = _requested_model(websocket, gateway)
+    except ProtocolError as error:
+        metrics.sessions_refused.labels(reason=error.code).inc()
+        await _refuse(transport, error, POLICY)
+        return
+    try:
+        with metrics.sessions_open.track_inprogress():
+            await gateway.sessions.serve(transport, model)
+    except CapacityError as error:
+        metrics.sessions_refused.labels(reason="duologue.capacity").inc()
+        await _refuse(transport, ProtocolError("duologue.capacity", str(error)), TRY_AGAIN_LATER)
+    except Exception:
+        logger.exception("session failed")
+        fault = ProtocolError("duologue.internal_error", "The session failed because of a fault in the server.")
+        await _refuse(transport, fault, INTERNAL)
+    else:
+        await transport.close(NORMAL)
+
+
+_RETRY = {"Retry-After": "5"}
+
+
+def _requested_model(websocket: WebSocket, gateway: Gateway) -> str | None:
+    """The served name of the model in the URL; None if there is none (the session binds it later).
+
+    Raises ``ProtocolError`` for a model that is not served, and for a dialect or intent that is not spoken.
+    """
+    query = websocket.query_params
+    beta = (
+        "realtime=v1" in websocket.headers.get("openai-beta", "")
+        or "openai-beta.realtime-v1" in websocket.scope["subprotocols"]
+        or query.get("dialect") == "beta"
+    )
+    if beta:
+        message = "The beta dialect of the Realtime API is not spoken here. Leave 'OpenAI-Beta: realtime=v1' out."
+        raise ProtocolError("duologue.unsupported_dialect", message)
+    if query.get("intent", "realtime") != "realtime":
+        message = f"Unsupported intent '{query['intent']}'. Only conversation sessions are served."
+        raise ProtocolError("duologue.unsupported_intent", message, "intent")
+    if "call_id" in query:
+        raise ProtocolError("duologue.unsupported_transport", "There are no calls to attach to.", "call_id")
+    model = query.get("model")
+    if not model:
+        return None
+    try:
+        return gateway.names.resolve("models", model, "model")
+    except ProtocolError as error:
+        raise ProtocolError("model_not_found", error.message, error.param) from error
+
+
+async def _refuse(transport: WebSocketTransport, error: ProtocolError, code: int) -> None:
+    """Say why in an event that any client shows, then close with the same words as reason."""
+    body = ErrorBody(
+        type="invalid_request_error" if code == POLICY else "server_error",
+        code=error.code,
+        message=error.message,
+        param=error.param,
+    )
+    await transport.send([ErrorEvent(event_id=f"event_{uuid.uuid4().hex}", error=body)])
+    await transport.close(code, error.message)
+
+
+def _binary_refused() -> InvalidEvent:
+    return InvalidEvent(
+        error=ProtocolError("invalid_event", "Binary frames are not accepted; send events as JSON in text frames.")
+    )
