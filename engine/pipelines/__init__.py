@@ -1,0 +1,1 @@
+"""The packaged pipelines, one module each."""
