@@ -12,6 +12,7 @@ dropped: that is the fence behind which an interrupted answer cannot reach the c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -233,7 +234,7 @@ class Answering:
         content = list(entry.item.content)
         content[index] = InputAudio(transcript=transcript)
         entry.item = replace(entry.item, content=tuple(content))
-        place = {"item_id": entry.id, "content_index": index}
+        place: dict[str, Any] = {"item_id": entry.id, "content_index": index}
         if transcript:
             self._core.emit(events.TranscriptionDelta, **place, delta=transcript)
         usage = events.TranscriptionUsage(seconds=round(seconds, 3))
@@ -357,8 +358,8 @@ class Answering:
             core.conversation.version += 1
         if response.spoken and outcome.status in ("cancelled", "failed") and item_id in core.ledger:
             core.ledger.stop(item_id)
-        unsent_s = core.ledger.unsent(item_id) / OUTPUT_SAMPLE_RATE
-        self.idle_since = max(now, core.ledger.queue_ends_at) + unsent_s
+        unsent = core.ledger.unsent(item_id) if outcome.status in ("completed", "incomplete") else 0
+        self.idle_since = max(now, core.ledger.queue_ends_at) + unsent / OUTPUT_SAMPLE_RATE
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

@@ -21,52 +21,52 @@ class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Echoed only in the ``error`` that this event causes."""
 
 
-class SessionUpdate(ClientEvent, tag="session.update"):
+class SessionUpdate(ClientEvent, frozen=True, tag="session.update"):
     session: dict[str, Any]
     """A partial configuration, validated when it is merged (:func:`duologue.sessions.config.merged`)."""
 
 
-class InputAudioAppend(ClientEvent, tag="input_audio_buffer.append"):
+class InputAudioAppend(ClientEvent, frozen=True, tag="input_audio_buffer.append"):
     audio: bytes
 
 
-class InputAudioCommit(ClientEvent, tag="input_audio_buffer.commit"):
+class InputAudioCommit(ClientEvent, frozen=True, tag="input_audio_buffer.commit"):
     pass
 
 
-class InputAudioClear(ClientEvent, tag="input_audio_buffer.clear"):
+class InputAudioClear(ClientEvent, frozen=True, tag="input_audio_buffer.clear"):
     pass
 
 
-class ItemCreate(ClientEvent, tag="conversation.item.create"):
+class ItemCreate(ClientEvent, frozen=True, tag="conversation.item.create"):
     item: Item
     previous_item_id: ItemId | None = None
 
 
-class ItemRetrieve(ClientEvent, tag="conversation.item.retrieve"):
+class ItemRetrieve(ClientEvent, frozen=True, tag="conversation.item.retrieve"):
     item_id: ItemId
 
 
-class ItemTruncate(ClientEvent, tag="conversation.item.truncate"):
+class ItemTruncate(ClientEvent, frozen=True, tag="conversation.item.truncate"):
     item_id: ItemId
     audio_end_ms: Annotated[int, msgspec.Meta(ge=0)]
     content_index: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-class ItemDelete(ClientEvent, tag="conversation.item.delete"):
+class ItemDelete(ClientEvent, frozen=True, tag="conversation.item.delete"):
     item_id: ItemId
 
 
-class ResponseCreate(ClientEvent, tag="response.create"):
+class ResponseCreate(ClientEvent, frozen=True, tag="response.create"):
     response: dict[str, Any] | UnsetType = UNSET
     """Per-response overrides, validated against the session (:func:`duologue.sessions.config.response_settings`)."""
 
 
-class ResponseCancel(ClientEvent, tag="response.cancel"):
+class ResponseCancel(ClientEvent, frozen=True, tag="response.cancel"):
     response_id: str | None = None
 
 
-class OutputAudioClear(ClientEvent, tag="output_audio_buffer.clear"):
+class OutputAudioClear(ClientEvent, frozen=True, tag="output_audio_buffer.clear"):
     pass
 
 

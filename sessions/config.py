@@ -24,15 +24,15 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # -- audio formats -----------------------------------------------------------------------------------------------------
 
 
-class PcmFormat(Shape, tag_field="type", tag="audio/pcm"):
+class PcmFormat(Shape, frozen=True, tag_field="type", tag="audio/pcm"):
     rate: Literal[24000] = 24000
 
 
-class PcmuFormat(Shape, tag_field="type", tag="audio/pcmu"):
+class PcmuFormat(Shape, frozen=True, tag_field="type", tag="audio/pcmu"):
     pass
 
 
-class PcmaFormat(Shape, tag_field="type", tag="audio/pcma"):
+class PcmaFormat(Shape, frozen=True, tag_field="type", tag="audio/pcma"):
     pass
 
 
@@ -53,7 +53,7 @@ def encoding(audio_format: AudioFormat) -> Literal["pcm", "pcmu", "pcma"]:
 # -- turn detection ----------------------------------------------------------------------------------------------------
 
 
-class ServerVad(Shape, tag_field="type", tag="server_vad"):
+class ServerVad(Shape, frozen=True, tag_field="type", tag="server_vad"):
     threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     prefix_padding_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 300
     silence_duration_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 500
@@ -62,7 +62,7 @@ class ServerVad(Shape, tag_field="type", tag="server_vad"):
     interrupt_response: bool = True
 
 
-class SemanticVad(Shape, tag_field="type", tag="semantic_vad"):
+class SemanticVad(Shape, frozen=True, tag_field="type", tag="semantic_vad"):
     eagerness: Eagerness = "auto"
     create_response: bool = True
     interrupt_response: bool = True
@@ -74,48 +74,48 @@ TurnDetection = ServerVad | SemanticVad
 # -- the session object ------------------------------------------------------------------------------------------------
 
 
-class NoiseReduction(Shape):
+class NoiseReduction(Shape, frozen=True):
     type: Literal["near_field", "far_field"]
 
 
-class Transcription(Shape):
+class Transcription(Shape, frozen=True):
     model: str = "default"
     language: str | UnsetType = UNSET
     prompt: str | UnsetType = UNSET
 
 
-class AudioInput(Shape):
+class AudioInput(Shape, frozen=True):
     format: AudioFormat = PcmFormat()
     noise_reduction: NoiseReduction | None = None
     transcription: Transcription | None = None
     turn_detection: TurnDetection | None = ServerVad()
 
 
-class AudioOutput(Shape):
+class AudioOutput(Shape, frozen=True):
     voice: str
     format: AudioFormat = PcmFormat()
     speed: Annotated[float, msgspec.Meta(ge=0.25, le=1.5)] = 1.0
 
 
-class Audio(Shape):
+class Audio(Shape, frozen=True):
     output: AudioOutput
     input: AudioInput = AudioInput()
 
 
-class FunctionTool(Shape, tag_field="type", tag="function"):
+class FunctionTool(Shape, frozen=True, tag_field="type", tag="function"):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     description: str = ""
     parameters: dict[str, Any] = {}
 
 
-class ToolChoiceFunction(Shape, tag_field="type", tag="function"):
+class ToolChoiceFunction(Shape, frozen=True, tag_field="type", tag="function"):
     name: str
 
 
 MaxOutputTokens = Annotated[int, msgspec.Meta(ge=1, le=4096)] | Literal["inf"]
 
 
-class RealtimeSession(Shape):
+class RealtimeSession(Shape, frozen=True):
     """The session as it is echoed, with every default filled in."""
 
     id: str
@@ -137,7 +137,7 @@ class RealtimeSession(Shape):
 READ_ONLY = ("id", "object", "expires_at")
 
 
-class Limits(Shape):
+class Limits(Shape, frozen=True):
     """What a session may do, decided by the server's configuration."""
 
     max_duration_s: float = 3600.0
@@ -150,7 +150,7 @@ class Limits(Shape):
     max_items: int = 1000
 
 
-class Names(Shape):
+class Names(Shape, frozen=True):
     """The names that clients may use for models and voices: served names, and aliases that map to them.
 
     Each table maps an accepted name to the served one; served names map to themselves.
@@ -205,12 +205,12 @@ def merged(session: RealtimeSession, patch: dict[str, Any]) -> RealtimeSession:
         raise from_validation_error(error, "session") from error
 
 
-class ResponseAudioOutputOverride(Shape):
+class ResponseAudioOutputOverride(Shape, frozen=True):
     format: AudioFormat | UnsetType = UNSET
     voice: str | UnsetType = UNSET
 
 
-class ResponseAudioOverride(Shape):
+class ResponseAudioOverride(Shape, frozen=True):
     output: ResponseAudioOutputOverride = ResponseAudioOutputOverride()
 
 
@@ -220,7 +220,7 @@ Metadata = Annotated[
 ]
 
 
-class ResponseOverrides(Shape):
+class ResponseOverrides(Shape, frozen=True):
     """The ``response`` of ``response.create``: everything optional, for that response only."""
 
     conversation: Literal["auto", "none"] = "auto"

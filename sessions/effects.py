@@ -13,32 +13,32 @@ class Signal(msgspec.Struct, frozen=True):
     """Base of what the core is told."""
 
 
-class VoiceActivity(Signal):
+class VoiceActivity(Signal, frozen=True):
     """Speech probability of the next frame of a voice-activity stream (:data:`timebase.VAD_FRAME_TICKS` long)."""
 
     stream: int
     probability: float
 
 
-class EngineOutput(Signal):
+class EngineOutput(Signal, frozen=True):
     """The next delta of an open engine request. A request that the core no longer knows is stale: dropped."""
 
     request_id: str
     delta: Delta
 
 
-class AudioSent(Signal):
+class AudioSent(Signal, frozen=True):
     """The transport has written sound of an item: ``samples`` at 24 kHz."""
 
     item_id: str
     samples: int
 
 
-class Tick(Signal):
+class Tick(Signal, frozen=True):
     """The moment named by ``deadline`` has come."""
 
 
-class Shutdown(Signal):
+class Shutdown(Signal, frozen=True):
     """The server goes away: finish the answer in progress, then close."""
 
 
@@ -49,20 +49,20 @@ class Effect(msgspec.Struct, frozen=True):
     """Base of what the core asks for."""
 
 
-class Send(Effect):
+class Send(Effect, frozen=True):
     """Send an event to the client. ``samples``: the sound in it, at 24 kHz, to be reported by ``AudioSent``."""
 
     event: ServerEvent
     samples: int = 0
 
 
-class DropAudio(Effect):
+class DropAudio(Effect, frozen=True):
     """Forget sound of a response that is queued and has not left."""
 
     response_id: str
 
 
-class FeedVoiceActivity(Effect):
+class FeedVoiceActivity(Effect, frozen=True):
     """Run voice activity over new input. A new ``stream`` number begins with fresh state."""
 
     stream: int
@@ -70,19 +70,19 @@ class FeedVoiceActivity(Effect):
     sample_rate: int
 
 
-class StopVoiceActivity(Effect):
+class StopVoiceActivity(Effect, frozen=True):
     """No stream of voice activity is wanted any more."""
 
 
-class OpenRequest(Effect):
+class OpenRequest(Effect, frozen=True):
     request: EngineRequest
 
 
-class AbortRequest(Effect):
+class AbortRequest(Effect, frozen=True):
     request_id: str
 
 
-class CloseSession(Effect):
+class CloseSession(Effect, frozen=True):
     """Send what is queued, then close the transport with this WebSocket code."""
 
     code: int

@@ -15,26 +15,26 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One piece of a message's content."""
 
 
-class InputText(Part, tag="input_text"):
+class InputText(Part, frozen=True, tag="input_text"):
     text: str
 
 
-class InputAudio(Part, tag="input_audio"):
+class InputAudio(Part, frozen=True, tag="input_audio"):
     audio: bytes | UnsetType = UNSET
     """Base64 on the wire; only in what clients create and in ``conversation.item.retrieved``."""
     transcript: str | UnsetType = UNSET
 
 
-class InputImage(Part, tag="input_image"):
+class InputImage(Part, frozen=True, tag="input_image"):
     image_url: str
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
 
 
-class OutputText(Part, tag="output_text"):
+class OutputText(Part, frozen=True, tag="output_text"):
     text: str
 
 
-class OutputAudio(Part, tag="output_audio"):
+class OutputAudio(Part, frozen=True, tag="output_audio"):
     audio: bytes | UnsetType = UNSET
     transcript: str | UnsetType = UNSET
 
@@ -48,18 +48,18 @@ class ItemBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     status: ItemStatus | UnsetType = UNSET
 
 
-class MessageItem(ItemBase, tag="message"):
+class MessageItem(ItemBase, frozen=True, tag="message"):
     role: Literal["system", "user", "assistant"]
     content: tuple[Content, ...]
 
 
-class FunctionCallItem(ItemBase, tag="function_call"):
+class FunctionCallItem(ItemBase, frozen=True, tag="function_call"):
     name: str
     arguments: str
     call_id: str | UnsetType = UNSET
 
 
-class FunctionCallOutputItem(ItemBase, tag="function_call_output"):
+class FunctionCallOutputItem(ItemBase, frozen=True, tag="function_call_output"):
     call_id: str
     output: str
 

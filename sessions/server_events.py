@@ -113,59 +113,59 @@ class ResponsePart(msgspec.Struct, frozen=True, kw_only=True):
 # -- session and errors ------------------------------------------------------------------------------------------------
 
 
-class ErrorEvent(ServerEvent, tag="error"):
+class ErrorEvent(ServerEvent, frozen=True, tag="error"):
     error: ErrorBody
 
 
-class SessionCreated(ServerEvent, tag="session.created"):
+class SessionCreated(ServerEvent, frozen=True, tag="session.created"):
     session: RealtimeSession
 
 
-class SessionUpdated(ServerEvent, tag="session.updated"):
+class SessionUpdated(ServerEvent, frozen=True, tag="session.updated"):
     session: RealtimeSession
 
 
 # -- conversation ------------------------------------------------------------------------------------------------------
 
 
-class ItemAdded(ServerEvent, tag="conversation.item.added"):
+class ItemAdded(ServerEvent, frozen=True, tag="conversation.item.added"):
     previous_item_id: ItemId | None
     item: Item
 
 
-class ItemDone(ServerEvent, tag="conversation.item.done"):
+class ItemDone(ServerEvent, frozen=True, tag="conversation.item.done"):
     previous_item_id: ItemId | None
     item: Item
 
 
-class ItemRetrieved(ServerEvent, tag="conversation.item.retrieved"):
+class ItemRetrieved(ServerEvent, frozen=True, tag="conversation.item.retrieved"):
     item: Item
 
 
-class ItemDeleted(ServerEvent, tag="conversation.item.deleted"):
+class ItemDeleted(ServerEvent, frozen=True, tag="conversation.item.deleted"):
     item_id: ItemId
 
 
-class ItemTruncated(ServerEvent, tag="conversation.item.truncated"):
+class ItemTruncated(ServerEvent, frozen=True, tag="conversation.item.truncated"):
     item_id: ItemId
     content_index: int
     audio_end_ms: int
 
 
-class TranscriptionDelta(ServerEvent, tag="conversation.item.input_audio_transcription.delta"):
+class TranscriptionDelta(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.delta"):
     item_id: ItemId
     content_index: int
     delta: str
 
 
-class TranscriptionCompleted(ServerEvent, tag="conversation.item.input_audio_transcription.completed"):
+class TranscriptionCompleted(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.completed"):
     item_id: ItemId
     content_index: int
     transcript: str
     usage: TranscriptionUsage
 
 
-class TranscriptionFailed(ServerEvent, tag="conversation.item.input_audio_transcription.failed"):
+class TranscriptionFailed(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.failed"):
     item_id: ItemId
     content_index: int
     error: TranscriptionErrorBody
@@ -174,26 +174,26 @@ class TranscriptionFailed(ServerEvent, tag="conversation.item.input_audio_transc
 # -- input audio -------------------------------------------------------------------------------------------------------
 
 
-class InputAudioCommitted(ServerEvent, tag="input_audio_buffer.committed"):
+class InputAudioCommitted(ServerEvent, frozen=True, tag="input_audio_buffer.committed"):
     item_id: ItemId
     previous_item_id: ItemId | None
 
 
-class InputAudioCleared(ServerEvent, tag="input_audio_buffer.cleared"):
+class InputAudioCleared(ServerEvent, frozen=True, tag="input_audio_buffer.cleared"):
     pass
 
 
-class SpeechStarted(ServerEvent, tag="input_audio_buffer.speech_started"):
+class SpeechStarted(ServerEvent, frozen=True, tag="input_audio_buffer.speech_started"):
     audio_start_ms: int
     item_id: ItemId
 
 
-class SpeechStopped(ServerEvent, tag="input_audio_buffer.speech_stopped"):
+class SpeechStopped(ServerEvent, frozen=True, tag="input_audio_buffer.speech_stopped"):
     audio_end_ms: int
     item_id: ItemId
 
 
-class IdleTimeoutTriggered(ServerEvent, tag="input_audio_buffer.timeout_triggered"):
+class IdleTimeoutTriggered(ServerEvent, frozen=True, tag="input_audio_buffer.timeout_triggered"):
     audio_start_ms: int
     audio_end_ms: int
     item_id: ItemId
@@ -202,61 +202,61 @@ class IdleTimeoutTriggered(ServerEvent, tag="input_audio_buffer.timeout_triggere
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 
-class ResponseCreated(ServerEvent, tag="response.created"):
+class ResponseCreated(ServerEvent, frozen=True, tag="response.created"):
     response: Response
 
 
-class ResponseDone(ServerEvent, tag="response.done"):
+class ResponseDone(ServerEvent, frozen=True, tag="response.done"):
     response: Response
 
 
-class OfResponse(ServerEvent):
+class OfResponse(ServerEvent, frozen=True):
     response_id: str
 
 
-class OutputItemAdded(OfResponse, tag="response.output_item.added"):
+class OutputItemAdded(OfResponse, frozen=True, tag="response.output_item.added"):
     output_index: int
     item: Item
 
 
-class OutputItemDone(OfResponse, tag="response.output_item.done"):
+class OutputItemDone(OfResponse, frozen=True, tag="response.output_item.done"):
     output_index: int
     item: Item
 
 
-class OfPart(OfResponse):
+class OfPart(OfResponse, frozen=True):
     item_id: ItemId
     output_index: int
     content_index: int
 
 
-class ContentPartAdded(OfPart, tag="response.content_part.added"):
+class ContentPartAdded(OfPart, frozen=True, tag="response.content_part.added"):
     part: ResponsePart
 
 
-class ContentPartDone(OfPart, tag="response.content_part.done"):
+class ContentPartDone(OfPart, frozen=True, tag="response.content_part.done"):
     part: ResponsePart
 
 
-class OutputTextDelta(OfPart, tag="response.output_text.delta"):
+class OutputTextDelta(OfPart, frozen=True, tag="response.output_text.delta"):
     delta: str
 
 
-class OutputTextDone(OfPart, tag="response.output_text.done"):
+class OutputTextDone(OfPart, frozen=True, tag="response.output_text.done"):
     text: str
 
 
-class OutputAudioTranscriptDelta(OfPart, tag="response.output_audio_transcript.delta"):
+class OutputAudioTranscriptDelta(OfPart, frozen=True, tag="response.output_audio_transcript.delta"):
     delta: str
 
 
-class OutputAudioTranscriptDone(OfPart, tag="response.output_audio_transcript.done"):
+class OutputAudioTranscriptDone(OfPart, frozen=True, tag="response.output_audio_transcript.done"):
     transcript: str
 
 
-class OutputAudioDelta(OfPart, tag="response.output_audio.delta"):
+class OutputAudioDelta(OfPart, frozen=True, tag="response.output_audio.delta"):
     delta: bytes
 
 
-class OutputAudioDone(OfPart, tag="response.output_audio.done"):
+class OutputAudioDone(OfPart, frozen=True, tag="response.output_audio.done"):
     pass

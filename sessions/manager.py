@@ -1,0 +1,185 @@
+"""All sessions of a server: admission, what a new session starts from, and the orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from prometheus_client import Counter, Gauge
+
+from duologue.engine.deploy import DeployConfig
+from duologue.engine.engine import Engine, ServedNames
+from duologue.sessions.actor import SessionActor, Transport
+from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
+from duologue.sessions.core import SessionContext
+from duologue.sessions.errors import ProtocolError, from_validation_error
+from duologue.sessions.machine import ConversationMachine
+
+SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
+SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
+SPECULATIONS_WASTED = Counter("duologue_speculations_wasted_total", "Answers prepared in secret and thrown away.")
+
+
+DEFAULT = "default"
+"""The name under which the first served model, voice or recogniser can always be had."""
+
+
+class CapacityError(Exception):
+    """The server holds as many sessions as it may."""
+
+
+@dataclass(frozen=True)
+class ManagerSettings:
+    """What every session of a server starts from."""
+
+    names: Names
+    model: str
+    voice: str
+    instructions: str
+    limits: Limits
+    max_sessions: int = 64
+    output_buffer_bytes: int = 2 * 1024 * 1024
+    speculate: bool = True
+    can_call_tools: bool = False
+
+
+def settings_from_deploy(deploy: DeployConfig, served: ServedNames) -> ManagerSettings:
+    """Settings from the deploy file and what the pipeline serves. Raises ``ProtocolError`` that names the entry."""
+    try:
+        limits = msgspec.convert(deploy.limits, Limits)
+    except msgspec.ValidationError as error:
+        raise from_validation_error(error, "limits") from error
+    aliases = deploy.aliases
+    names = Names(
+        models=_table("aliases.models", served.models, aliases.models),
+        voices=_table("aliases.voices", served.voices, aliases.voices),
+        transcription_models=_table(
+            "aliases.transcription_models", served.transcription_models, aliases.transcription_models
+        ),
+    )
+    return ManagerSettings(
+        names=names,
+        model=served.models[0],
+        voice=served.voices[0] if served.voices else DEFAULT,
+        instructions=deploy.instructions,
+        limits=limits,
+        max_sessions=deploy.duplex_session.max_sessions,
+        output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
+    )
+
+
+def _table(path: str, served: Sequence[str], aliases: dict[str, str]) -> dict[str, str]:
+    """Accepted name -> served name: the served ones, ``default`` for the first of them, and the aliases."""
+    if not served:
+        return {}
+    table = {name: name for name in served} | {DEFAULT: served[0]}
+    for alias, target in aliases.items():
+        if target not in table:
+            known = ", ".join((DEFAULT, *served))
+            raise ProtocolError("invalid_value", f"{path}.{alias}: '{target}' is not served; known: {known}.", path)
+        table.setdefault(alias, table[target])
+    return table
+
+
+def id_factory() -> Callable[[str], str]:
+    """Ids like ``item_3f9c2a7b00001d``: unique in the process, and across restarts by their random part."""
+    process, numbers = secrets.token_hex(4), itertools.count()
+    return lambda prefix: f"{prefix}_{process}{next(numbers):06x}"
+
+
+class SessionManager:
+    """Admits sessions, runs each to its end, and ends all of them when the server stops."""
+
+    def __init__(self, engine: Engine, settings: ManagerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._clock = clock
+        self._ids = id_factory()
+        self._actors: dict[SessionActor, asyncio.Task[None]] = {}
+        self._draining = False
+        self._requests_open = 0
+        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    @property
+    def settings(self) -> ManagerSettings:
+        return self._settings
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self._actors)
+
+    def has_room(self) -> bool:
+        """Whether another session would be admitted now."""
+        return not self._draining and len(self._actors) < self._settings.max_sessions
+
+    async def serve(self, transport: Transport, model: str | None) -> None:
+        """Run one session until it is over. Raises ``CapacityError``, or ``ProtocolError`` for an unknown model."""
+        if not self.has_room():
+            SESSIONS_REFUSED.inc()
+            raise CapacityError(f"The server is at its capacity of {self._settings.max_sessions} sessions.")
+        machine = self._new_machine(model)
+        actor = SessionActor(
+            machine,
+            self._engine,
+            transport,
+            clock=self._clock,
+            output_buffer_bytes=self._settings.output_buffer_bytes,
+            on_requests_changed=self._count_requests,
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        self._actors[actor] = task
+        SESSIONS_OPEN.inc()
+        try:
+            await actor.run()
+        finally:
+            del self._actors[actor]
+            SESSIONS_OPEN.dec()
+            SPECULATIONS_WASTED.inc(machine.speculations_wasted)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Admit nobody; let answers in progress finish and sessions close; cancel what is left at the time-out."""
+        self._draining = True
+        tasks = list(self._actors.values())
+        for actor in self._actors:
+            actor.shut_down()
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1.0)
+
+    def _new_machine(self, model: str | None) -> ConversationMachine:
+        settings = self._settings
+        if model is not None:
+            settings.names.resolve("models", model, "model")
+        session = RealtimeSession(
+            id=self._ids("sess"),
+            model=model or settings.model,
+            expires_at=int(time.time() + settings.limits.max_duration_s),
+            instructions=settings.instructions,
+            audio=Audio(output=AudioOutput(voice=settings.voice)),
+        )
+        context = SessionContext(
+            names=settings.names,
+            ids=self._ids,
+            limits=settings.limits,
+            can_call_tools=settings.can_call_tools,
+            may_speculate=self._may_speculate,
+        )
+        return ConversationMachine(session, context, self._clock())
+
+    def _may_speculate(self) -> bool:
+        """Only while a core is free: work for someone who has finished comes before work for someone who may have."""
+        return self._settings.speculate and self._requests_open < self._cores
+
+    def _count_requests(self, change: int) -> None:
+        self._requests_open += change

@@ -1,0 +1,91 @@
+"""Events on their way to the transport: in order, merged while the reader is slow, bounded by the sound they hold.
+
+A delta joins a queued delta of the same part and kind, so a slow reader gets fewer and larger pieces and nothing is
+lost or reordered within a part (``realtime-protocol`` O35). Events that end something are never held back or merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from duologue.sessions import server_events as events
+
+DELTAS = (events.OutputAudioDelta, events.OutputAudioTranscriptDelta, events.OutputTextDelta)
+
+_Key = tuple[type[events.ServerEvent], str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """An event, and the 24 kHz samples of sound in it."""
+
+    event: events.ServerEvent
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class _Slot:
+    event: events.ServerEvent
+    samples: int
+    pieces: list[bytes] | list[str] = field(default_factory=list)
+
+    def joined(self) -> Outgoing:
+        if len(self.pieces) < 2:
+            return Outgoing(self.event, self.samples)
+        joined = self.pieces[0][:0].join(self.pieces)  # type: ignore[arg-type]
+        return Outgoing(replace(self.event, delta=joined), self.samples)
+
+
+class Outbox:
+    """A queue of events for one writer."""
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+        self._open: dict[_Key, _Slot] = {}
+        self.audio_bytes = 0
+        """Bytes of queued sound."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def push(self, event: events.ServerEvent, samples: int = 0) -> None:
+        if not isinstance(event, DELTAS):
+            # An event that is no delta is a barrier: what comes after it stays after it.
+            self._open.clear()
+            self._slots.append(_Slot(event, samples))
+            return
+        if isinstance(event, events.OutputAudioDelta):
+            self.audio_bytes += len(event.delta)
+        key = (type(event), event.item_id, event.content_index)
+        slot = self._open.get(key)
+        if slot is None:
+            slot = self._open[key] = _Slot(event, 0)
+            self._slots.append(slot)
+        slot.samples += samples
+        slot.pieces.append(event.delta)  # type: ignore[arg-type]
+
+    def drop_audio(self, response_id: str) -> None:
+        """Forget queued sound of a response; its words and everything else stay."""
+        self._open.clear()
+        kept = []
+        for slot in self._slots:
+            if isinstance(slot.event, events.OutputAudioDelta) and slot.event.response_id == response_id:
+                self.audio_bytes -= sum(map(len, slot.pieces))
+            else:
+                kept.append(slot)
+        self._slots = kept
+
+    def take(self) -> Iterator[Outgoing]:
+        """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
+        self._open.clear()
+        count = 0
+        for slot in self._slots:
+            count += 1
+            if isinstance(slot.event, events.OutputAudioDelta):
+                self.audio_bytes -= sum(map(len, slot.pieces))
+                break
+        taken, self._slots = self._slots[:count], self._slots[count:]
+        return (slot.joined() for slot in taken)
