@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from duologue.codecs.pcm import PCM16, SAMPLE_BYTES
 from numpy.typing import NDArray
+
+from duologue.codecs.pcm import PCM16, SAMPLE_BYTES
 
 _ULAW_BIAS: Final = 33
 _ULAW_CEILING: Final = 0x1FFF

@@ -8,7 +8,7 @@ Two kinds of filter, chosen by ``quality``:
   as soon as its last input sample has come: for what must know *now* whether somebody speaks, and for G.711 output.
 
 Most milliseconds of input that must have been pushed beyond an output sample's own position before that sample is
-returned (measured with chunks of 1 ms; tests/codecs/test_resample.py repeats the measurement):
+returned (measured with chunks of 1 ms, soxr 1.1.0):
 
 ========== ====== ====== ====== ====== ====== =========
 rates      QQ     LQ     MQ     HQ     VHQ    LOW_DELAY

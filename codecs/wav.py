@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
 from duologue.codecs import g711
 from duologue.codecs.pcm import PCM16, SAMPLE_BYTES, pcm16_to_float
-from numpy.typing import NDArray
 
 _PCM: Final = 1
 _EXTENSIBLE: Final = 0xFFFE
