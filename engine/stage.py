@@ -7,9 +7,21 @@ the stage before it (or the request's payload, if the request enters here) and e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from duologue.engine.requests import EngineRequest
+
+
+class StageFinish(msgspec.Struct, frozen=True):
+    """Piece by which a stage says that it stopped short: the request ends as ``reason`` once everything is flushed.
+
+    Like :class:`~duologue.engine.requests.Usage` it may be emitted by any stage at any time, goes to the orchestrator
+    only, and reaches neither the next stage nor the client.
+    """
+
+    reason: Literal["length"] = "length"
 
 
 class StageContext(Protocol):

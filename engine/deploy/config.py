@@ -1,0 +1,99 @@
+"""The shapes of the deploy file. An absent value means "no override", never zero or false."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+
+class DeployError(ValueError):
+    """The deploy file breaks a rule; the message is one line that names file, path and rule."""
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the structs of this module."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class ConnectorDeploy(Shape):
+    """How payloads cross an edge."""
+
+    name: str
+    extra: dict[str, Any] = {}
+
+
+class DuplexSession(Shape):
+    """Bounds of one session's buffers and of how many there are."""
+
+    max_sessions: Count = 64
+    input_buffer_s: Seconds = 30.0
+    output_buffer_bytes: Count = 2_097_152
+    output_buffer_events: Count = 512
+    resume_window_s: Seconds = 30.0
+
+
+class Aliases(Shape):
+    """Names that clients may use besides the served ones; the target ``default`` is the first served name."""
+
+    models: dict[str, str] = {}
+    voices: dict[str, str] = {}
+    transcription_models: dict[str, str] = {}
+
+
+class StageDeploy(Shape):
+    """Placement and size of one stage."""
+
+    stage_id: int
+    executor: str | None = None
+    replicas: Count | None = None
+    devices: list[int] | None = None
+    max_num_seqs: Count | None = None
+    tensor_parallel_size: Count | None = None
+    data_parallel_size: Count | None = None
+    pipeline_parallel_size: Count | None = None
+    env: dict[str, str] = {}
+    """Environment of the launch. Keys may be logged, values never."""
+    engine_args: dict[str, Any] = {}
+    """Keyword arguments of the stage's class; one that it does not know stops the start."""
+    sampling: dict[str, Any] = {}
+    output_connectors: dict[str, str] = {}
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """Fields for printing, with the values of ``env`` left out. ``repr`` uses it as well."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            yield name, dict.fromkeys(value, "...") if name == "env" else value
+
+    def __repr__(self) -> str:
+        return f"StageDeploy({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class DeployConfig(Shape):
+    """An effective deploy file: overlays and the platform's section are already merged in."""
+
+    pipeline: str
+    async_chunk: bool = True
+    session_mode: Literal["turn", "duplex"] = "turn"
+    duplex_session: DuplexSession = DuplexSession()
+    connectors: dict[str, ConnectorDeploy] = {}
+    stages: list[StageDeploy] = []
+    instructions: str = ""
+    """System prompt of a session that sets none of its own."""
+    aliases: Aliases = Aliases()
+    limits: dict[str, float] = {}
+    """What a session may do; the names are those of the session core's limits, which checks them."""
+    file: Path | None = None
+    """Where it was read from, for messages; not a key of the file."""
+
+    def stage(self, stage_id: int) -> StageDeploy:
+        """The settings of that stage; an empty entry when the file has none."""
+        for stage in self.stages:
+            if stage.stage_id == stage_id:
+                return stage
+        return StageDeploy(stage_id=stage_id)

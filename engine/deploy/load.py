@@ -1,0 +1,217 @@
+"""Reading a deploy file: overlays, the platform's section, validation.
+
+Order, low to high: the base file (``base_config``, else the file packaged for the pipeline), its platform section, the
+file itself, its platform section. Stages merge by id; mappings merge key by key; an alias table and any other value
+replace the one below.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
+from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
+
+FOLDER = Path(__file__).parent
+DEFAULT_FILE = FOLDER / "assistant.yaml"
+PLATFORMS = ("cpu", "cuda", "rocm", "metal")
+EXECUTORS = ("inline",)
+CONNECTORS = ("LocalConnector",)
+OVERLAY_KEYS = ("base_config", "platforms")
+
+
+def current_platform() -> str:
+    """The key of ``platforms`` that applies to this machine."""
+    if sys.platform == "darwin":
+        return "metal"
+    if Path("/dev/nvidiactl").exists():
+        return "cuda"
+    return "rocm" if Path("/dev/kfd").exists() else "cpu"
+
+
+def load_deploy(path: Path | None = None, platform: str | None = None) -> DeployConfig:
+    """Read, merge and validate a deploy file; None is the packaged default. Raises :class:`DeployError`."""
+    file = DEFAULT_FILE if path is None else Path(path)
+    merged = _read_with_bases(file, platform or current_platform(), ())
+    config = _convert(merged, DeployConfig, file)
+    try:
+        pipeline = get_pipeline(config.pipeline)
+    except PipelineError as error:
+        raise DeployError(f"{file}: pipeline: {error}") from error
+    _check(config, pipeline, file)
+    return msgspec.structs.replace(config, file=file)
+
+
+# -- reading and merging -----------------------------------------------------------------------------------------------
+
+
+def _read_with_bases(file: Path, platform: str, above: tuple[Path, ...]) -> dict[str, Any]:
+    if file.resolve() in above:
+        chain = " -> ".join(str(p) for p in (*above, file.resolve()))
+        raise DeployError(f"{file}: base_config: the files lead in a circle ({chain})")
+    content = _read(file)
+    base = _base_of(content, file)
+    merged = _read_with_bases(base, platform, (*above, file.resolve())) if base else {}
+    merged = _overlay(merged, {k: v for k, v in content.items() if k not in OVERLAY_KEYS}, file, "")
+    sections = content.get("platforms") or {}
+    if not isinstance(sections, dict) or not set(sections) <= set(PLATFORMS):
+        raise DeployError(f"{file}: platforms: expected a mapping with keys among {', '.join(PLATFORMS)}")
+    section = sections.get(platform) or {}
+    if not isinstance(section, dict) or not set(section) <= {"stages"}:
+        raise DeployError(f"{file}: platforms.{platform}: the only key is 'stages'")
+    for name, value in sections.items():
+        _stage_list(value.get("stages") if isinstance(value, dict) else value, file, f"platforms.{name}.stages")
+    return _overlay(merged, section, file, f"platforms.{platform}.")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DeployError(f"{file}: the file cannot be read ({reason})") from error
+    except yaml.YAMLError as error:
+        # The error's own text quotes the line, which may hold a secret of ``env``; position and problem suffice.
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise DeployError(
+            f"{file}: {where}not valid YAML ({getattr(error, 'problem', None) or 'unreadable'})"
+        ) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise DeployError(f"{file}: expected a mapping at the top level, found a {type(content).__name__}")
+    for key in content:
+        if key not in KEYS:
+            raise DeployError(f"{file}: unknown key '{key}'. Known: {', '.join(KEYS)}")
+    return content
+
+
+def _base_of(content: dict[str, Any], file: Path) -> Path | None:
+    """The file below: ``base_config``, else the one packaged for the pipeline unless this is that file."""
+    named = content.get("base_config")
+    if named is not None:
+        if not isinstance(named, str):
+            raise DeployError(f"{file}: base_config: expected a file name")
+        return file.parent / named
+    pipeline = content.get("pipeline")
+    if file.parent.resolve() == FOLDER.resolve():
+        return None  # packaged files stay flat
+    if pipeline is None:
+        return DEFAULT_FILE
+    try:
+        default = get_pipeline(str(pipeline)).default_deploy
+    except PipelineError as error:
+        raise DeployError(f"{file}: pipeline: {error}") from error
+    return FOLDER / default if default else None
+
+
+def _stage_list(value: Any, file: Path, where: str) -> list[StageDeploy]:
+    """Validate a list of stage entries on its own, so that an error names the file and place it stands in."""
+    stages = _convert(value or [], list[StageDeploy], file, where)
+    seen: set[int] = set()
+    for index, stage in enumerate(stages):
+        if stage.stage_id in seen:
+            raise DeployError(f"{file}: {where}[{index}].stage_id: stage {stage.stage_id} has two entries; it has one")
+        seen.add(stage.stage_id)
+    return stages
+
+
+def _overlay(below: dict[str, Any], above: dict[str, Any], file: Path, where: str) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        if value is None:
+            continue
+        if key == "stages":
+            _stage_list(value, file, f"{where}stages")
+            merged[key] = _merge_stages(merged.get(key, []), value)
+        elif key == "aliases" and isinstance(value, dict):
+            merged[key] = {**merged.get(key, {}), **value}
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
+
+def _merge_stages(below: list[dict[str, Any]], above: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_id = {stage["stage_id"]: stage for stage in below}
+    for stage in above:
+        by_id[stage["stage_id"]] = _merge(by_id.get(stage["stage_id"]), stage)
+    return list(by_id.values())
+
+
+def _merge(below: Any, above: Any) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{k: _merge(below.get(k), v) for k, v in above.items() if v is not None}}
+    return above
+
+
+# -- validation --------------------------------------------------------------------------------------------------------
+
+KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name != "file"))
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
+
+
+def _convert(value: Any, shape: Any, file: Path, where: str = "") -> Any:
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        rule, _, path = str(error).partition(" - at `$")
+        path = (where + path.rstrip("`")).lstrip(".")
+        if unknown := _UNKNOWN.search(rule):
+            rule = f"unknown key '{unknown[1]}'"
+        raise DeployError(f"{file}: {path + ': ' if path else ''}{rule}") from None
+
+
+def _check(config: DeployConfig, pipeline: PipelineConfig, file: Path) -> None:
+    """Rules that need the pipeline beside the file."""
+    known = {stage.stage_id: stage for stage in pipeline.stages}
+    for index, stage in enumerate(config.stages):
+        where = f"{file}: stages[{index}]"
+        if stage.stage_id not in known:
+            ids = ", ".join(f"{i} ({s.name})" for i, s in known.items())
+            raise DeployError(
+                f"{where}.stage_id: pipeline '{pipeline.name}' has no stage {stage.stage_id}; it has {ids}"
+            )
+        _check_stage(stage, known[stage.stage_id], config, where)
+    for name, connector in config.connectors.items():
+        if connector.name not in CONNECTORS:
+            raise DeployError(
+                f"{file}: connectors.{name}.name: unknown connector '{connector.name}'. Known: {', '.join(CONNECTORS)}"
+            )
+    if not config.async_chunk:
+        for stage_config in pipeline.stages:
+            if stage_config.input_sources and stage_config.full_processor is None:
+                raise DeployError(
+                    f"{file}: async_chunk: false needs a full-payload processor on every edge, and the one into "
+                    f"stage '{stage_config.name}' has none"
+                )
+    if config.session_mode == "duplex" and not pipeline.capabilities.native_duplex:
+        raise DeployError(f"{file}: session_mode: pipeline '{pipeline.name}' is not natively duplex; use 'turn'")
+
+
+def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig, where: str) -> None:
+    if stage.executor is not None and stage.executor not in EXECUTORS:
+        raise DeployError(
+            f"{where}.executor: stage '{declared.name}' cannot run in executor '{stage.executor}'. "
+            f"Available: {', '.join(EXECUTORS)}"
+        )
+    if stage.devices is not None:
+        sizes = (stage.tensor_parallel_size, stage.data_parallel_size, stage.pipeline_parallel_size, stage.replicas)
+        needed = 1
+        for size in sizes:
+            needed *= size or 1
+        if len(stage.devices) != needed:
+            raise DeployError(
+                f"{where}.devices: stage '{declared.name}' names {len(stage.devices)} devices, but "
+                f"tensor x data x pipeline parallel size x replicas is {needed}; the two are equal"
+            )
+    for edge, connector in stage.output_connectors.items():
+        if connector not in config.connectors:
+            known = ", ".join(config.connectors) or "none"
+            raise DeployError(f"{where}.output_connectors.{edge}: no connector '{connector}'. Known: {known}")

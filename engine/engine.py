@@ -1,0 +1,282 @@
+"""The engine: loads the stages of a pipeline, takes requests, and says how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from duologue.engine import metrics
+from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
+from duologue.engine.executors.inline import InlineReplica
+from duologue.engine.orchestrator import Orchestrator, RequestRefused
+from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, stage_class
+from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
+from duologue.engine.stage import Stage
+from duologue.engine.stream import Stream
+from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
+
+logger = logging.getLogger(__name__)
+
+StageState = Literal["waiting", "loading", "warming_up", "ready", "stalled", "failed"]
+VOICE_ACTIVITY = "voice_activity"
+
+__all__ = ["Engine", "EngineHealth", "RequestRefused", "ServedNames", "StageProgress", "StageState"]
+
+
+class StageProgress(msgspec.Struct, frozen=True):
+    """A stage has reached a state while the engine starts."""
+
+    stage: str
+    state: StageState
+    seconds: float
+    """Since the engine began to start."""
+
+
+class EngineHealth(msgspec.Struct, frozen=True):
+    """``ready``: every stage is loaded, warm and answering."""
+
+    ready: bool
+    stages: dict[str, StageState]
+
+
+class ServedNames(msgspec.Struct, frozen=True):
+    """Names of what is served; the first of each kind is its default."""
+
+    models: tuple[str, ...]
+    voices: tuple[str, ...]
+    transcription_models: tuple[str, ...]
+
+    def table(
+        self, kind: Literal["models", "voices", "transcription_models"], aliases: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Every accepted name of a kind -> the served name: served ones, ``default``, and ``aliases``.
+
+        Raises ``ValueError`` for an alias whose target is not served.
+        """
+        served: tuple[str, ...] = getattr(self, kind)
+        names = {name: name for name in served}
+        if served:
+            names.setdefault("default", served[0])
+            for alias, target in aliases.items():
+                if target not in names:
+                    raise ValueError(
+                        f"'{alias}' stands for '{target}', which is not served. Served: {', '.join(served)}"
+                    )
+                names.setdefault(alias, names[target])
+        return names
+
+
+class Engine:
+    """One pipeline with its replicas, and the shared voice-activity service."""
+
+    def __init__(self, deploy: DeployConfig, voice_activity_model: Callable[[], FrameModel] | None = None) -> None:
+        """Check what can be checked without loading. Raises :class:`DeployError`.
+
+        ``voice_activity_model`` replaces the packaged model.
+        """
+        self.deploy = deploy
+        self.pipeline: PipelineConfig = get_pipeline(deploy.pipeline)
+        self.voice_activity = VoiceActivityService(
+            voice_activity_model or _packaged_voice_activity, deploy.duplex_session.max_sessions
+        )
+        self._states: dict[str, StageState] = {stage.name: "waiting" for stage in self.pipeline.stages}
+        self._states[VOICE_ACTIVITY] = "waiting"
+        self._replicas: dict[int, list[InlineReplica]] = {}
+        self._orchestrator: Orchestrator | None = None
+        for kind in ("models", "voices", "transcription_models"):
+            try:
+                self.served_names().table(kind, getattr(deploy.aliases, kind))
+            except ValueError as error:
+                raise DeployError(f"{self._file}: aliases.{kind}: {error}") from error
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self, on_progress: Callable[[StageProgress], None] | None = None) -> None:
+        """Load every stage, each on a thread of its own, and warm it up. Raises the first error that a stage raises.
+
+        ``on_progress`` is called on the event loop. After an error everything that was started is closed again.
+        """
+        began = time.monotonic()
+
+        def report(stage: str, state: StageState) -> None:
+            self._states[stage] = state
+            if on_progress is not None:
+                on_progress(StageProgress(stage, state, time.monotonic() - began))
+
+        for config in self.pipeline.stages:
+            placed = self.deploy.stage(config.stage_id)
+            self._replicas[config.stage_id] = [
+                InlineReplica(config.name, self._builder(config, placed), placed.max_num_seqs or config.max_num_seqs, i)
+                for i in range(placed.replicas or 1)
+            ]
+        try:
+            await self._load_all(report)
+        except BaseException:
+            await self.close()
+            raise
+        self._orchestrator = Orchestrator(self.pipeline, self._replicas, self.deploy.duplex_session.output_buffer_bytes)
+        self._orchestrator.start()
+        for replica in self._all_replicas():
+            metrics.replicas.add(replica)
+
+    async def close(self) -> None:
+        """Abort what runs, stop the workers, free the models. Idempotent."""
+        orchestrator, self._orchestrator = self._orchestrator, None
+        replicas, self._replicas = self._all_replicas(), {}
+        self._states = dict.fromkeys(self._states, "waiting")
+        for replica in replicas:
+            metrics.replicas.remove(replica)
+        if orchestrator is not None:
+            await orchestrator.close()
+        await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
+        """Start a request; does not wait. Raises :class:`RequestRefused` when it cannot be accepted.
+
+        With ``more_input`` the payload is the first piece only (``Stream.push``, ``Stream.end_input``).
+        """
+        if self._orchestrator is None:
+            raise RequestRefused("The engine is not running.")
+        return self._orchestrator.open(request, more_input)
+
+    async def collect(self, request: EngineRequest) -> list[Delta]:
+        """Run a request to its end and return all of its deltas, merged as they were read."""
+        async with self.open(request) as stream:
+            return [delta async for delta in stream]
+
+    def generate(self, request: EngineRequest) -> list[Delta]:
+        """Blocking convenience for scripts: start the engine on a loop of its own, run one request, close it."""
+
+        async def run() -> list[Delta]:
+            await self.start()
+            try:
+                return await self.collect(request)
+            finally:
+                await self.close()
+
+        return asyncio.run(run())
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    def health(self) -> EngineHealth:
+        """The state of every stage, and whether requests can be answered."""
+        states = dict(self._states)
+        if self._orchestrator is not None:
+            states |= dict.fromkeys(self._orchestrator.stalled_stages(), "stalled")
+        if self.voice_activity.failure is not None:
+            states[VOICE_ACTIVITY] = "failed"
+        running = self._orchestrator is not None and self._orchestrator.healthy
+        return EngineHealth(running and all(state == "ready" for state in states.values()), states)
+
+    @property
+    def live_requests(self) -> int:
+        """Requests whose stages have not all released yet."""
+        return self._orchestrator.live if self._orchestrator is not None else 0
+
+    def served_names(self) -> ServedNames:
+        """Model, voice and transcription-model names, taken from the stages that such requests enter."""
+        return ServedNames(
+            models=self._model_names(Converse),
+            voices=next((s.voices for s in self.pipeline.stages if Speak in s.accepts), ()),
+            transcription_models=self._model_names(Transcribe),
+        )
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _file(self) -> str:
+        return str(self.deploy.file or "deploy configuration")
+
+    def _all_replicas(self) -> list[InlineReplica]:
+        return [replica for replicas in self._replicas.values() for replica in replicas]
+
+    def _model_names(self, payload: type) -> tuple[str, ...]:
+        stage = self.pipeline.entry_for(payload)
+        name = stage and self.deploy.stage(stage.stage_id).engine_args.get("model", stage.model)
+        return (str(name),) if name else ()
+
+    async def _load_all(self, report: Callable[[str, StageState], None]) -> None:
+        async def bring_up(name: str, steps: list[tuple[StageState, Callable[[], Awaitable[None]]]]) -> None:
+            try:
+                for state, step in steps:
+                    report(name, state)
+                    await step()
+            except Exception:
+                report(name, "failed")
+                raise
+            report(name, "ready")
+
+        async def bring_up_stage(config: StageConfig) -> None:
+            replicas = self._replicas[config.stage_id]
+            with _environment(self.deploy.stage(config.stage_id).env):
+                for replica in replicas:
+                    await bring_up(config.name, [("loading", replica.load), ("warming_up", replica.warm_up)])
+
+        # A stage with an environment of its own goes alone: the environment belongs to the process.
+        alone = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).env]
+        for config in alone:
+            await bring_up_stage(config)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for config in self.pipeline.stages:
+                    if config not in alone:
+                        group.create_task(bring_up_stage(config), name=f"load {config.name}")
+                group.create_task(bring_up(VOICE_ACTIVITY, [("loading", self.voice_activity.start)]))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def _builder(self, config: StageConfig, placed: StageDeploy) -> Callable[[], Stage]:
+        """How to make the stage: its class with the deploy file's ``engine_args`` (and ``sampling``) as keywords."""
+        arguments: dict[str, Any] = {} if config.model is None else {"model": config.model}
+        arguments |= placed.engine_args
+        sampling = placed.sampling | config.sampling_constraints
+        if sampling:
+            arguments["sampling"] = sampling
+
+        def build() -> Stage:
+            made_by = stage_class(config.model_arch)
+            try:
+                inspect.signature(made_by).bind(**arguments)
+            except TypeError as error:
+                known = ", ".join(inspect.signature(made_by).parameters) or "none"
+                raise DeployError(
+                    f"{self._file}: stage '{config.name}' ({config.stage_id}): engine_args: {error}. Known: {known}"
+                ) from error
+            return made_by(**arguments)
+
+        return build
+
+
+def _packaged_voice_activity() -> FrameModel:
+    from duologue.engine.models import require
+
+    path: Path = require("silero-vad")
+    return SileroModel(path if path.is_file() else path / "silero_vad_16k_op15.onnx")
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the time of a ``with`` block. Their names may be logged, their values never."""
+    if variables:
+        logger.info("Environment of the launch: %s", ", ".join(variables))
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,345 @@
+"""A replica on worker threads of this process.
+
+Each live request is a *lane*: the pieces waiting for it and its stage state. A lane with something to do stands in the
+ready queue; a worker takes it, works on a piece, and puts it back at the end, so that requests take turns piece by
+piece. No lane is ever worked on by two workers.
+
+At most ``slots`` workers compute. One that waits for credit inside ``emit`` gives its slot away (another thread is
+started to use it), so that a slow reader never holds up other requests; it takes a slot again before it goes on. There
+are thus at most ``slots`` plus the number of open requests threads.
+
+All shared state is guarded by one lock, held for a few instructions at a time. Nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.outbox import Outbox
+from duologue.engine.executors.threads import run_in_thread
+from duologue.engine.requests import EngineRequest, Usage
+from duologue.engine.stage import Stage, StageFinish
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 3.0
+"""How long ``close`` waits for stages to reach their next boundary."""
+
+
+class InlineReplica:
+    """Implements :class:`~duologue.engine.executors.base.Replica` with threads. Made and used on the event loop."""
+
+    def __init__(self, stage: str, build: Callable[[], Stage], slots: int, index: int = 0) -> None:
+        self.stage = stage
+        self.index = index
+        self.slots = slots
+        self.lock = threading.Lock()
+        self.ready: deque[Lane] = deque()
+        self.outbox: Outbox[Message] = Outbox(asyncio.get_running_loop())
+        self._build = build
+        self._model: Stage | None = None
+        self._lanes: dict[str, Lane] = {}
+        self._idle = threading.Condition(self.lock)
+        self._resuming: deque[Lane] = deque()
+        self._threads: set[threading.Thread] = set()
+        self._computing = 0
+        self._blocked = 0
+        self._closing = False
+
+    # -- called on the event loop --------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Build the stage and read its weights, on a thread of its own. Raises what the stage raises."""
+
+        def build_and_load() -> Stage:
+            model = self._build()
+            model.load()
+            return model
+
+        self._model = await run_in_thread(build_and_load, f"{self.stage}-load")
+
+    async def warm_up(self) -> None:
+        """Warm the stage up and start the workers."""
+        assert self._model is not None
+        await run_in_thread(self._model.warm_up, f"{self.stage}-warm-up")
+        with self.lock:
+            for _ in range(self.slots):
+                self._start_worker()
+
+    def open(self, request: EngineRequest) -> None:
+        """Prepare for a request: the stage's ``start`` runs as soon as a worker is free."""
+        assert self._model is not None
+        lane = Lane(self, self._model, request)
+        with self.lock:
+            self._lanes[request.request_id] = lane
+            self._make_ready(lane)
+
+    def push(self, request_id: str, piece: Any) -> None:
+        """Hand over a piece."""
+        lane = self._lanes.get(request_id)
+        if lane is None or lane.dead:
+            return
+        with self.lock:
+            lane.inbox.append(piece)
+            if not lane.scheduled:
+                self._make_ready(lane)
+
+    def end_input(self, request_id: str) -> None:
+        """Nothing more will be pushed."""
+        lane = self._lanes.get(request_id)
+        if lane is None or lane.dead:
+            return
+        with self.lock:
+            lane.ended = True
+            if not lane.scheduled:
+                self._make_ready(lane)
+
+    def grant(self, request_id: str, total: int) -> None:
+        """The request may have emitted ``total`` pieces."""
+        lane = self._lanes.get(request_id)
+        if lane is None:
+            return
+        with self.lock:
+            lane.granted = total
+            lane.changed.notify()
+
+    def abort(self, request_id: str) -> None:
+        """Drop what waits, wake a blocked ``emit``, and release at the stage's next boundary."""
+        with self.lock:
+            lane = self._lanes.get(request_id)
+            if lane is not None:
+                self._kill(lane)
+
+    async def messages(self) -> list[Message]:
+        """Reports of the workers, in order."""
+        return await self.outbox.take()
+
+    def depth(self) -> tuple[int, int]:
+        """Requests open, and requests that wait for a worker."""
+        return len(self._lanes), len(self.ready)
+
+    async def close(self) -> bool:
+        """Abort everything, join the workers, close the stage. False: a worker was left behind in its stage."""
+        with self.lock:
+            for lane in self._lanes.values():
+                self._kill(lane)
+            self._closing = True
+            self._idle.notify_all()
+        clean = await run_in_thread(self._join, f"{self.stage}-close")
+        if not clean:
+            logger.warning("Stage '%s' did not stop in %g s; a thread was left behind.", self.stage, CLOSE_TIMEOUT_S)
+        return clean
+
+    def _join(self) -> bool:
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with self.lock:
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        clean = not any(thread.is_alive() for thread in threads)
+        if clean and self._model is not None:
+            self._model.close()  # never under a worker that is still inside the model
+        return clean
+
+    # -- with the lock held --------------------------------------------------------------------------------------------
+
+    def _make_ready(self, lane: Lane) -> None:
+        lane.scheduled = True
+        self.ready.append(lane)
+        self._idle.notify()
+
+    def _kill(self, lane: Lane) -> None:
+        lane.dead = True
+        lane.inbox.clear()
+        lane.changed.notify()
+        if not lane.scheduled:
+            self._make_ready(lane)
+
+    def _start_worker(self) -> None:
+        thread = threading.Thread(target=self._run_worker, name=f"{self.stage}-worker", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _surplus(self) -> bool:
+        return len(self._threads) - self._blocked > self.slots
+
+    def _offer_slot(self) -> None:
+        """Wake whoever may use a free slot: first a lane in the middle of its piece, then an idle worker."""
+        if self._computing < self.slots:
+            if self._resuming:
+                self._resuming[0].changed.notify()
+            elif self.ready:
+                self._idle.notify()
+
+    # -- on the worker threads -----------------------------------------------------------------------------------------
+
+    def _run_worker(self) -> None:
+        while (lane := self._next_lane()) is not None:
+            lane.work()
+            with self.lock:
+                self._computing -= 1
+                if lane.over:
+                    del self._lanes[lane.request.request_id]
+                    self.outbox.put(Released(lane.request.request_id, lane.busy_s))
+                elif lane.has_work():
+                    self._make_ready(lane)
+                else:
+                    lane.scheduled = False
+                self._offer_slot()
+                if self._closing and not self._lanes:
+                    self._idle.notify_all()
+
+    def _next_lane(self) -> Lane | None:
+        """Wait for a lane that has something to do and a free slot. None: this worker is not needed any more."""
+        with self.lock:
+            while not self.ready or self._resuming or self._computing >= self.slots:
+                if self._surplus() or (self._closing and not self._lanes):
+                    self._threads.discard(threading.current_thread())
+                    self._idle.notify()  # the wake-up may have been meant for a worker that stays
+                    return None
+                self._idle.wait()
+            self._computing += 1
+            return self.ready.popleft()
+
+    def wait_for_credit(self, lane: Lane) -> bool:
+        """Called in ``emit``: give the slot away until the lane has credit. False: the request is dead."""
+        with self.lock:
+            self._computing -= 1
+            self._blocked += 1
+            if len(self._threads) - self._blocked < self.slots:
+                self._start_worker()
+            self._offer_slot()
+            while not lane.dead and lane.emitted >= lane.granted:
+                lane.changed.wait()
+            self._resuming.append(lane)
+            while not lane.dead and (self._computing >= self.slots or self._resuming[0] is not lane):
+                lane.changed.wait()
+            self._resuming.remove(lane)
+            self._blocked -= 1
+            self._computing += 1
+            self._offer_slot()
+            if self._surplus():
+                self._idle.notify()
+            return not lane.dead
+
+
+class Lane:
+    """One request at one replica; also the :class:`~duologue.engine.stage.StageContext` that its stage is given."""
+
+    def __init__(self, replica: InlineReplica, model: Stage, request: EngineRequest) -> None:
+        self.request = request
+        self.inbox: deque[Any] = deque()
+        self.changed = threading.Condition(replica.lock)
+        self.emitted = 0
+        self.granted = WINDOW
+        self.scheduled = False
+        """In the ready queue, or with a worker."""
+        self.ended = False
+        self.dead = False
+        self.over = False
+        """Released: the lane can be forgotten."""
+        self.busy_s = 0.0
+        self._replica = replica
+        self._outbox = replica.outbox
+        self._model = model
+        self._state: Any = None
+        self._started = False
+        self._taken = 0
+        self._first_accepted = 0.0
+        self._first_emitted = 0.0
+        self._waited_s = 0.0
+
+    def has_work(self) -> bool:
+        """True while a worker should come back to this lane. Only with the lock held."""
+        return self.dead or bool(self.inbox) or self.ended
+
+    # -- StageContext --------------------------------------------------------------------------------------------------
+
+    def emit(self, piece: Any) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        if self.dead:
+            return False
+        if self.emitted >= self.granted:
+            before = time.monotonic()
+            alive = self._replica.wait_for_credit(self)
+            self._waited_s += time.monotonic() - before
+            if not alive:
+                return False
+        self.emitted += 1
+        at = 0.0
+        if not self._first_emitted and not isinstance(piece, Usage | StageFinish):
+            at = self._first_emitted = time.monotonic()
+        self._outbox.put(Emitted(self.request.request_id, piece, at))
+        return not self.dead
+
+    @property
+    def aborted(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self.dead
+
+    # -- on a worker ---------------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do the next thing: start, pieces (more than one only while no other request waits), finish, release."""
+        began = time.monotonic()
+        self._waited_s = 0.0
+        if not self.dead:
+            try:
+                self._advance()
+            except Exception as error:  # noqa: BLE001 - whatever a stage raises fails its own request only
+                self._fail(error)
+        if self.dead:
+            self._release()
+        self.busy_s += time.monotonic() - began - self._waited_s
+
+    def _advance(self) -> None:
+        if not self._started:
+            self._state = self._model.start(self.request)
+            self._started = True
+        elif self.inbox:
+            self._process_pieces()
+        elif self.ended:
+            self._model.finish(self._state, self)
+            if not self.dead:
+                self._outbox.put(Done(self.request.request_id))
+                self._release()
+
+    def _process_pieces(self) -> None:
+        while True:
+            try:
+                piece = self.inbox.popleft()
+            except IndexError:
+                return  # emptied by an abort, or worked off
+            self._first_accepted = self._first_accepted or time.monotonic()
+            self._model.process(self._state, piece, self)
+            self._taken += 1
+            if not self.inbox or self._taken >= WINDOW // 2:
+                self._outbox.put(Consumed(self.request.request_id, self._taken, self._first_accepted))
+                self._taken = 0
+            if self._replica.ready:
+                return
+
+    def _fail(self, error: Exception) -> None:
+        stage, request_id = self._replica.stage, self.request.request_id
+        if self.dead:
+            logger.debug("Stage '%s' raised after the abort of %s: %s", stage, request_id, error)
+            return
+        logger.error("Stage '%s' failed on request %s", stage, request_id, exc_info=error)
+        self._outbox.put(Failed(request_id, f"Stage '{stage}' failed: {str(error) or type(error).__name__}"))
+        self.dead = True
+
+    def _release(self) -> None:
+        if self._started and not self.over:
+            try:
+                self._model.release(self._state)
+            except Exception:
+                logger.exception("Stage '%s' failed to release %s", self._replica.stage, self.request.request_id)
+        self._state = None
+        self.over = True

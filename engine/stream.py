@@ -1,0 +1,202 @@
+"""The client's end of a request: an iterator of deltas that merges what a slow reader has not taken yet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from duologue.engine.requests import AudioDelta, Delta, Finished, TextDelta, TranscriptDelta, Usage, WordSpan
+
+OutputDelta = TranscriptDelta | TextDelta | AudioDelta
+OUTPUT_DELTAS = (TranscriptDelta, TextDelta, AudioDelta)
+
+
+class EdgeTrace(msgspec.Struct):
+    """The four first-events of one edge of one request, in seconds of ``time.monotonic``; None: not happened (yet)."""
+
+    source: str
+    target: str
+    emitted: float | None = None
+    """The producer emitted its first piece."""
+    sent: float | None = None
+    """The orchestrator handed it on."""
+    accepted: float | None = None
+    """The consumer took it."""
+    produced: float | None = None
+    """The consumer emitted its own first piece; stays None where the consumer is the client."""
+
+
+class StreamOwner(Protocol):
+    """What a stream asks of the orchestrator's record of its request."""
+
+    def abort(self) -> None: ...
+
+    def room(self) -> None:
+        """The reader has caught up after :attr:`Stream.full`."""
+
+    async def push(self, piece: Any) -> None: ...
+
+    def end_input(self) -> None: ...
+
+
+class Stream:
+    """Async iterator of :data:`~duologue.engine.requests.Delta`; the last one is always ``Finished``. One reader.
+
+    Deltas that the reader has not taken yet are merged, kind by kind. Text may move ahead of sound in that, but sound
+    never ahead of text, so that the text a word span points to is always there. Not more than ``limit`` bytes (plus
+    one window of pieces) are kept: beyond, the producing stage waits. ``Finished`` has a place of its own.
+    """
+
+    def __init__(self, request_id: str, owner: StreamOwner, limit: int, trace: Sequence[EdgeTrace]) -> None:
+        self.request_id = request_id
+        self.trace = tuple(trace)
+        """First-events of every edge that the request uses; the last entries are those to the client."""
+        self._owner = owner
+        self._limit = limit
+        self._pending: deque[_Merged] = deque()
+        self._bytes = 0
+        self._full = False
+        self._usage = Usage()
+        self._finished: Finished | None = None
+        self._aborted = False
+        self._exhausted = False
+        self._changed = asyncio.Event()
+
+    # -- reader --------------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while True:
+            if self._pending:
+                return self._take()
+            if self._finished is not None:
+                if self._exhausted:
+                    raise StopAsyncIteration
+                self._exhausted = True
+                return self._finished
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        """End the request now. Idempotent; harmless after the end.
+
+        Nothing comes out any more but one ``Finished("aborted")``, also when the request had already completed and
+        its last deltas were only waiting to be read.
+        """
+        if self._aborted or self._exhausted:
+            return
+        self._aborted = True
+        self._pending.clear()
+        self._bytes = 0
+        self._finished = Finished(reason="aborted", usage=self._usage)
+        self._changed.set()
+        self._owner.abort()
+
+    async def push(self, piece: Any) -> None:
+        """Give a request that was opened with ``more_input`` its next piece; waits while its entry stage is behind."""
+        await self._owner.push(piece)
+
+    def end_input(self) -> None:
+        """The input of a request that was opened with ``more_input`` is complete."""
+        self._owner.end_input()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Size of what the reader has not taken yet."""
+        return self._bytes
+
+    # -- orchestrator --------------------------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """True from the moment the limit is passed until the reader has taken half of it."""
+        return self._full
+
+    def put(self, delta: OutputDelta, edge: EdgeTrace) -> None:
+        """Add a delta that came over ``edge``. Ignored after the end."""
+        if self._finished is not None:
+            return
+        size = len(delta.pcm) if isinstance(delta, AudioDelta) else len(delta.text)
+        self._bytes += size
+        self._full = self._full or self._bytes > self._limit
+        self._cell(type(delta)).add(delta, size, edge)
+        if not self._changed.is_set():
+            self._changed.set()
+
+    def count(self, usage: Usage) -> None:
+        """Add to the tokens that ``Finished`` reports."""
+        self._usage = Usage(
+            input_tokens=self._usage.input_tokens + usage.input_tokens,
+            cached_tokens=self._usage.cached_tokens + usage.cached_tokens,
+            output_tokens=self._usage.output_tokens + usage.output_tokens,
+        )
+
+    def finish(self, finished: Finished) -> None:
+        """Set the terminal delta, which comes out after all that waits; the first one wins."""
+        if self._finished is None:
+            self._finished = msgspec.structs.replace(finished, usage=self._usage)
+            self._changed.set()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _cell(self, kind: type[OutputDelta]) -> _Merged:
+        """The pending delta that one of this kind may join, or a new one at the end."""
+        if self._pending and self._pending[-1].kind is kind:
+            return self._pending[-1]
+        if kind is not AudioDelta:
+            for cell in self._pending:
+                if cell.kind is kind:
+                    return cell
+        cell = _Merged(kind)
+        self._pending.append(cell)
+        return cell
+
+    def _take(self) -> OutputDelta:
+        cell = self._pending.popleft()
+        if cell.edge is not None and cell.edge.accepted is None:
+            cell.edge.accepted = time.monotonic()
+        self._bytes -= cell.size
+        if self._full and self._bytes <= self._limit // 2:
+            self._full = False
+            self._owner.room()
+        return cell.joined()
+
+
+class _Merged:
+    """Pending deltas of one kind, joined only when they are read."""
+
+    def __init__(self, kind: type[OutputDelta]) -> None:
+        self.kind = kind
+        self.size = 0
+        self.edge: EdgeTrace | None = None
+        self._parts: list[Any] = []
+
+    def add(self, delta: OutputDelta, size: int, edge: EdgeTrace) -> None:
+        self._parts.append(delta)
+        self.size += size
+        self.edge = edge
+
+    def joined(self) -> OutputDelta:
+        if len(self._parts) == 1:
+            only: OutputDelta = self._parts[0]
+            return only
+        if self.kind is AudioDelta:
+            words: list[WordSpan] = []
+            for part in self._parts:
+                words += part.words
+            return AudioDelta(pcm=b"".join(part.pcm for part in self._parts), words=tuple(words))
+        text = "".join(part.text for part in self._parts)
+        return TextDelta(text=text) if self.kind is TextDelta else TranscriptDelta(text=text)

@@ -1,0 +1,324 @@
+"""Voice activity for all sessions at once: the Silero model, one batch per tick, on one worker thread.
+
+Each session owns a *slot*: a row of the recurrent state and of the context, zeroed when the session joins, written by
+no one else. A tick gathers one frame of every slot that has one, runs the model on those rows, and scatters state and
+context back; rows that take no part are not touched. The worker sleeps until a frame is there, and ticks at most once
+per ``TICK_S`` while it keeps up, so that the frames of many sessions share a run; when a slot lags behind it goes as
+fast as it can.
+
+Model: Silero VAD v6, ``silero_vad_16k_op15.onnx``. Input ``[batch, 576]`` float32: the last 64 samples of the frame
+before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch, 1]``: speech probability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duologue.engine.executors.threads import run_in_thread
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_RATE = 16_000
+FRAME = 512
+"""Samples per frame."""
+CONTEXT = 64
+STATE = 128
+TICK_S = 0.008
+"""A quarter of a frame: the longest that a frame waits for others to share its run."""
+MAX_PENDING = 1024
+"""Frames (32.8 s) of one session that may wait before ``feed`` refuses more."""
+
+
+class VoiceActivityError(RuntimeError):
+    """Voice activity cannot be had: no slot is free, too much is pending, or the model failed."""
+
+
+class FrameModel(Protocol):
+    """One step for a batch of rows."""
+
+    def step(
+        self, frames: NDArray[np.float32], state: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """``frames [batch, 576]``, ``state [2, batch, 128]`` -> probabilities ``[batch]``, next state."""
+
+
+class SileroModel:
+    """The packaged ONNX model on one CPU thread. Raises what onnxruntime raises for an unusable file."""
+
+    def __init__(self, path: Path) -> None:
+        import onnxruntime  # an inference library: only when a model is loaded
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._rate = np.array(SAMPLE_RATE, dtype=np.int64)
+
+    def step(
+        self, frames: NDArray[np.float32], state: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """See :class:`FrameModel`."""
+        output, next_state = self._session.run(None, {"input": frames, "state": state, "sr": self._rate})
+        return output[:, 0], next_state
+
+
+class VoiceActivityService:
+    """Owner of the worker thread. Used on the event loop: ``await start()`` first, ``await close()`` last."""
+
+    def __init__(self, load: Callable[[], FrameModel], slots: int = 64) -> None:
+        self._load = load
+        self._model: FrameModel | None = None
+        self._state = np.zeros((2, slots, STATE), np.float32)
+        self._context = np.zeros((slots, CONTEXT), np.float32)
+        self._free = list(range(slots - 1, -1, -1))
+        self._streams: set[VoiceActivityStream] = set()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._waiting: dict[VoiceActivityStream, None] = {}
+        """Streams with at least one frame, in the order in which they got it."""
+        self._in_tick: frozenset[VoiceActivityStream] = frozenset()
+        self._left: set[VoiceActivityStream] = set()
+        """Closed during a tick that still writes their row: their slots are freed after it."""
+        self._closing = False
+        self._failure: str | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Load the model, run it once, start the worker. Raises what the loading raises."""
+
+        def load() -> FrameModel:
+            model = self._load()
+            model.step(np.zeros((1, CONTEXT + FRAME), np.float32), np.zeros((2, 1, STATE), np.float32))
+            return model
+
+        self._loop = asyncio.get_running_loop()
+        self._model = await run_in_thread(load, "voice-activity-load")
+        self._thread = threading.Thread(target=self._run, name="voice-activity", daemon=True)
+        self._thread.start()
+
+    def open(self, on_frame: Callable[[float], None]) -> VoiceActivityStream:
+        """Join. ``on_frame`` gets the speech probability of each frame, in order, on the event loop.
+
+        Raises :class:`VoiceActivityError` when every slot is taken or the service does not run.
+        """
+        with self._lock:
+            self._check_running()
+            if not self._free:
+                raise VoiceActivityError(f"All {self._context.shape[0]} voice-activity slots are taken.")
+            slot = self._free.pop()
+            self._state[:, slot] = 0
+            self._context[slot] = 0
+        stream = VoiceActivityStream(self, slot, on_frame)
+        self._streams.add(stream)
+        return stream
+
+    @property
+    def failure(self) -> str | None:
+        """Why the service stopped working, or None."""
+        return self._failure
+
+    @property
+    def open_streams(self) -> int:
+        """Sessions that have joined and not left."""
+        return len(self._streams)
+
+    async def close(self) -> None:
+        """Close every stream and join the worker."""
+        for stream in list(self._streams):
+            stream.close()
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        if self._thread is not None:
+            await run_in_thread(self._thread.join, "voice-activity-close")
+            self._thread = None
+
+    # -- for the streams -----------------------------------------------------------------------------------------------
+
+    def submit(self, stream: VoiceActivityStream, frames: Sequence[NDArray[np.float32]]) -> None:
+        """Queue whole frames of a stream."""
+        with self._lock:
+            self._check_running()
+            stream.frames.extend(frames)
+            if stream not in self._in_tick:
+                self._waiting[stream] = None
+                self._work.notify()
+
+    def leave(self, stream: VoiceActivityStream) -> None:
+        """Free the stream's slot as soon as no tick writes it any more."""
+        self._streams.discard(stream)
+        with self._lock:
+            stream.frames.clear()
+            self._waiting.pop(stream, None)
+            if stream in self._in_tick:
+                self._left.add(stream)
+            else:
+                self._free.append(stream.slot)
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise VoiceActivityError(self._failure)
+        if self._thread is None or self._closing:
+            raise VoiceActivityError("The voice-activity service is not running.")
+
+    # -- worker --------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            last = 0.0
+            while batch := self._gather(last):
+                last = time.monotonic()
+                self._tick(batch)
+        except Exception as error:
+            logger.exception("Voice activity failed")
+            with self._lock:
+                self._failure = f"Voice activity failed: {error}"
+            self._call_loop(self._fail_waiters)
+
+    def _gather(self, last: float) -> list[tuple[VoiceActivityStream, NDArray[np.float32]]]:
+        """Wait for frames and take one of each stream that has any. Empty: the service closes."""
+        with self._lock:
+            while not self._closing:
+                rest = last + TICK_S - time.monotonic()
+                if self._waiting and (rest <= 0 or any(len(stream.frames) > 1 for stream in self._waiting)):
+                    batch = [(stream, stream.frames.popleft()) for stream in self._waiting]
+                    self._in_tick = frozenset(self._waiting)
+                    self._waiting.clear()
+                    return batch
+                self._work.wait(rest if self._waiting else None)
+        return []
+
+    def _tick(self, batch: list[tuple[VoiceActivityStream, NDArray[np.float32]]]) -> None:
+        assert self._model is not None
+        slots = [stream.slot for stream, _ in batch]
+        frames = np.stack([frame for _, frame in batch])
+        probabilities, state = self._model.step(
+            np.concatenate([self._context[slots], frames], axis=1), self._state[:, slots]
+        )
+        with self._lock:
+            self._state[:, slots] = state
+            self._context[slots] = frames[:, -CONTEXT:]
+            self._in_tick = frozenset()
+            for stream, _ in batch:
+                if stream in self._left:
+                    self._free.append(stream.slot)
+                elif stream.frames:
+                    self._waiting[stream] = None
+            self._left.clear()
+        results = [(stream, float(p)) for (stream, _), p in zip(batch, probabilities, strict=True)]
+        self._call_loop(lambda: self._deliver(results))
+
+    def _call_loop(self, work: Callable[[], None]) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(work)
+        except RuntimeError:
+            logger.debug("The event loop closed before voice activity did")
+
+    # -- back on the event loop ----------------------------------------------------------------------------------------
+
+    def _deliver(self, results: list[tuple[VoiceActivityStream, float]]) -> None:
+        for stream, probability in results:
+            stream.deliver(probability)
+
+    def _fail_waiters(self) -> None:
+        for stream in self._streams:
+            stream.wake()
+
+
+class VoiceActivityStream:
+    """One session's place in the service. Used on the event loop only."""
+
+    def __init__(self, service: VoiceActivityService, slot: int, on_frame: Callable[[float], None]) -> None:
+        self.slot = slot
+        self.frames: deque[NDArray[np.float32]] = deque()
+        """Frames that wait for a tick; the service's lock guards it."""
+        self._service = service
+        self._on_frame = on_frame
+        self._rest = np.zeros(FRAME, np.float32)
+        self._filled = 0
+        self._pending = 0
+        self._closed = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def pending_frames(self) -> int:
+        """Whole frames fed whose probability has not been delivered yet."""
+        return self._pending
+
+    def feed(self, samples: NDArray[np.float32]) -> None:
+        """Add mono samples at 16 kHz, any number; they are cut into frames, the rest waits for the next call.
+
+        Raises :class:`VoiceActivityError` when ``MAX_PENDING`` frames wait already (the caller did not heed
+        :meth:`wait_below`), when the stream is closed, or when the service has failed.
+        """
+        if self._closed:
+            raise VoiceActivityError("The voice-activity stream is closed.")
+        if self._pending >= MAX_PENDING:
+            raise VoiceActivityError(f"{self._pending} frames are pending; wait_below() says when to go on.")
+        frames: list[NDArray[np.float32]] = []
+        position = 0
+        while position < len(samples):
+            taken = min(FRAME - self._filled, len(samples) - position)
+            self._rest[self._filled : self._filled + taken] = samples[position : position + taken]
+            self._filled += taken
+            position += taken
+            if self._filled == FRAME:
+                frames.append(self._rest)
+                self._rest = np.zeros(FRAME, np.float32)
+                self._filled = 0
+        if frames:
+            self._service.submit(self, frames)
+            self._pending += len(frames)
+
+    async def wait_below(self, limit: int) -> None:
+        """Wait until fewer than ``limit`` (at least 1) frames are pending, or the stream is closed.
+
+        Raises :class:`VoiceActivityError` when the service fails.
+        """
+        while self._pending >= limit and not self._closed:
+            if self._service.failure is not None:
+                raise VoiceActivityError(self._service.failure)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((limit, waiter))
+            await waiter
+
+    def close(self) -> None:
+        """Leave: nothing is delivered any more. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._service.leave(self)
+            self.wake()
+
+    def deliver(self, probability: float) -> None:
+        """Called by the service, once per frame."""
+        if self._closed:
+            return
+        self._pending -= 1
+        try:
+            self._on_frame(probability)
+        except Exception:
+            logger.exception("A voice-activity callback failed; its session gets no more frames")
+            self.close()
+        if self._waiters:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let waiters look again."""
+        ready = [w for limit, w in self._waiters if self._pending < limit or self._closed or self._service.failure]
+        self._waiters = [(limit, w) for limit, w in self._waiters if w not in ready and not w.done()]
+        for waiter in ready:
+            if not waiter.done():
+                waiter.set_result(None)
