@@ -31,8 +31,8 @@ def test_sound_runs_from_the_first_of_three_frames_to_the_end_of_the_last_run(ra
     assert last_audible_sample(sound, rate) == 8 * frame
 
 
-def test_minus_50_itself_is_audible() -> None:
-    sound = np.full(720, 10 ** (-50 / 20), np.float64).astype(np.float32) * np.float32(1 + 1e-6)
+def test_a_hair_above_minus_50_is_audible() -> None:
+    sound = np.full(720, 10 ** (-50 / 20) * (1 + 1e-6), np.float32)
     assert first_audible_sample(sound, 24000) == 0
 
 

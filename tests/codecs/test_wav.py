@@ -93,6 +93,8 @@ def test_the_extensible_format_names_its_own(tmp_path: Path) -> None:
 def test_a_file_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(riff(1, 1, 16, PCM.tobytes())[:-3])
     assert (read_wav(tmp_path / "a.wav")[0] * 32768).tolist() == PCM[:-2].tolist()
+    (tmp_path / "b.wav").write_bytes(riff(1, 2, 16, np.full(4, 8192, "<i2").tobytes())[:-2])
+    assert read_wav(tmp_path / "b.wav")[0].tolist() == [0.25]
 
 
 @pytest.mark.parametrize(
