@@ -1,0 +1,146 @@
+"""``duologue bench``: measure a server from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from duologue.realtime.bench.caller import CallerSettings
+from duologue.realtime.client import ClientError
+
+app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
+
+
+@app.callback()
+def bench() -> None:
+    """Keep ``voice`` a sub-command even if it were the only one."""
+
+
+@app.command()
+def voice(
+    url: Annotated[
+        str | None,
+        typer.Option(help="Server to measure, ws://HOST/v1/realtime; without it one is started for the run."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model name to ask for; default: the server's own.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="DUOLOGUE_API_KEY", help="Bearer key.")] = None,
+    utterances: Annotated[int, typer.Option(min=0, help="Utterances in all, dealt to the callers in turn.")] = 200,
+    barge_ins: Annotated[int, typer.Option(min=0, help="Answers to be interrupted, after the utterances.")] = 20,
+    sessions: Annotated[int, typer.Option(min=1, help="Callers at the same time.")] = 1,
+    turns_per_call: Annotated[int, typer.Option(min=1, help="Utterances on one connection before redialling.")] = 10,
+    silence_ms: Annotated[int, typer.Option(min=0, help="Silence that ends a turn (server_vad).")] = 500,
+    reply_ms: Annotated[
+        int, typer.Option(min=0, help="Listen to so much of an answer before the next utterance; 0: all of it.")
+    ] = 3000,
+    max_output_tokens: Annotated[int, typer.Option(min=0, help="Longest answer; 0: the server's default.")] = 96,
+    instructions: Annotated[str | None, typer.Option(help="Instructions; default: the server's own.")] = None,
+    speech: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="Folder of recordings with known words (transcripts.tsv: file<TAB>words).",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses conditions and order.")] = 0,
+    recognise: Annotated[int, typer.Option(min=0, help="Answers to recognise again afterwards.")] = 50,
+    deploy_config: Annotated[Path | None, typer.Option(help="Deploy file of the server that is started.")] = None,
+    server_pid: Annotated[int | None, typer.Option(help="With --url: process to watch for CPU and memory.")] = None,
+    timeout_s: Annotated[float, typer.Option(help="Longest wait for a complete answer.")] = 30.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's files; default: results/voice-<time>.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
+    ] = False,
+) -> None:
+    """Speak to a server in real time and measure how long it takes to answer, and how well."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from duologue.realtime.bench.utterances import Utterance
+    from duologue.realtime.bench.voice_run import VoiceOptions, run_voice
+
+    options = VoiceOptions(
+        out=out or Path("results") / time.strftime("voice-%Y%m%d-%H%M%S"),
+        url=url,
+        model=model,
+        api_key=api_key,
+        utterances=utterances,
+        barge_ins=barge_ins,
+        sessions=sessions,
+        turns_per_call=turns_per_call,
+        speech=speech,
+        seed=seed,
+        recognise=recognise,
+        deploy_config=deploy_config,
+        server_pid=server_pid,
+        settings=CallerSettings(
+            silence_ms=silence_ms,
+            reply_ms=reply_ms or None,
+            max_output_tokens=max_output_tokens or None,
+            timeout_s=timeout_s,
+            instructions=instructions,
+        ),
+    )
+    _refuse_existing(options.out)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("preparing", total=utterances + barge_ins)
+
+        def said(utterance: Utterance) -> None:
+            progress.advance(task)
+
+        def phase(text: str) -> None:
+            progress.update(task, description=text)
+
+        try:
+            report = asyncio.run(run_voice(options, on_said=said, on_phase=phase))
+        except (ClientError, ValueError) as error:
+            raise _fail(str(error)) from error
+    _show(report, options.out, json)
+
+
+@app.command()
+def recompute(
+    run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Folder of a finished run.")],
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
+    ] = False,
+) -> None:
+    """Compute a run's figures again from its raw files."""
+    from duologue.realtime.bench.voice_run import write_report
+
+    try:
+        report = write_report(run)
+    except (OSError, msgspec.DecodeError) as error:
+        raise _fail(f"{run} is not a complete run: {error}") from error
+    _show(report, run, json)
+
+
+def _refuse_existing(out: Path) -> None:
+    """A run never mixes its files with those of another."""
+    if out.exists() and any(out.iterdir()):
+        raise _fail(f"{out} is not empty; choose another folder with --out")
+
+
+def _show(report: object, run: Path, as_json: bool) -> None:
+    from duologue.realtime.bench.voice_report import BenchReport
+    from duologue.realtime.bench.voice_table import print_report
+
+    assert isinstance(report, BenchReport)
+    if as_json:
+        typer.echo(msgspec.json.encode(report).decode())
+        return
+    console = Console()
+    print_report(report, console)
+    console.print(f"files: {run}")
+
+
+def _fail(text: str) -> typer.Exit:
+    """Print one line to standard error; to be raised."""
+    typer.echo(f"duologue bench: {text}", err=True)
+    return typer.Exit(1)

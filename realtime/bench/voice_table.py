@@ -1,0 +1,94 @@
+"""The report of ``duologue bench voice`` as tables for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from duologue.realtime.bench.measures import PARTS
+from duologue.realtime.bench.summary import Metric
+from duologue.realtime.bench.voice_report import BenchReport
+
+LABELS = {
+    "v2v": "voice to voice",
+    "silence_window": "  silence window",
+    "recogniser_tail": "  recogniser tail",
+    "first_clause": "  first clause",
+    "first_audio": "  first audio",
+    "leading_silence": "  leading silence",
+}
+
+
+def print_report(report: BenchReport, console: Console) -> None:
+    """Print what a person wants to know first: how long, how often right, how smooth, how costly."""
+    info = report.run
+    console.print(
+        f"[bold]bench voice[/bold] {info.url} · {info.sessions} session(s) · {info.utterances} utterances"
+        f" · silence window {info.settings.silence_ms} ms · {info.machine.get('cores')} cores"
+    )
+    console.print(_latency_table(report))
+    console.print(_answers_table(report))
+    if report.answers.reasons:
+        for reason, count in report.answers.reasons.items():
+            console.print(f"  {count} x {reason}", style="dim")
+    for error, count in report.server_errors.items():
+        console.print(f"  {count} x server error {error}", style="yellow")
+
+
+def _latency_table(report: BenchReport) -> Table:
+    table = Table(title="time, ms (answered utterances)", title_justify="left")
+    for name, justify in (("", "left"), ("n", "right"), ("p50", "right"), ("p95", "right"), ("max", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("v2v", *PARTS):
+        table.add_row(LABELS[name], *_cells(report.metrics[name]))
+    table.add_row("barge-in stop", *_cells(report.barge_in.stop_latency))
+    table.add_row("speech detected", *_cells(report.barge_in.detect))
+    table.add_row("client pacing lag", *_cells(report.metrics["pacing_lag"]))
+    return table
+
+
+def _answers_table(report: BenchReport) -> Table:
+    answers, barge_in, server, underrun = report.answers, report.barge_in, report.server, report.underrun
+    table = Table(title="the rest", title_justify="left", show_header=False)
+    table.add_row(
+        "answered, right words",
+        f"{answers.answered} of {answers.attempted} ({_percent(answers.answered_share)})",
+    )
+    table.add_row(
+        "wrong words, early, unanswered, failed",
+        f"{answers.wrong_words}, {answers.early}, {answers.unanswered}, {answers.failed}",
+    )
+    for group, words in report.recognition.items():
+        table.add_row(f"word error rate, {group}", f"{_percent(words.wer)} of {words.words}")
+    table.add_row(
+        "barge-ins measured, too late, failed",
+        f"{barge_in.measured}, {barge_in.not_overlapping}, {barge_in.failed}"
+        f" (not stopped in 2 s: {barge_in.not_stopped_in_2_s})",
+    )
+    table.add_row(
+        "underrun", f"{_number(underrun.total_s, ' s')} in {underrun.starved or 0} of {underrun.responses} responses"
+    )
+    table.add_row(
+        "answers recognised again",
+        f"{_percent(report.intelligibility.words_kept)} of words in {report.intelligibility.replies} replies",
+    )
+    table.add_row("server CPU s per session s", _number(server.cpu_s_per_session_s))
+    table.add_row("server idle, share of one core", _percent(server.idle_cpu_share))
+    memory = server.rss_max_bytes / 2**20 if server.rss_max_bytes is not None else None
+    table.add_row("server resident memory, largest", _number(memory, " MiB"))
+    table.add_row("server ready after", _number(server.ready_s, " s"))
+    return table
+
+
+def _cells(metric: Metric) -> tuple[str, str, str, str]:
+    return str(metric.n), _number(metric.p50), _number(metric.p95), _number(metric.max)
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    if value is None:
+        return "not measured"
+    return (f"{value:.3f}" if abs(value) < 10 and value != int(value) else f"{value:.0f}") + unit
+
+
+def _percent(share: float | None) -> str:
+    return "not measured" if share is None else f"{share * 100:.1f} %"
