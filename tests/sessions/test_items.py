@@ -1,0 +1,221 @@
+"""Items that clients create, retrieve and delete."""
+
+from __future__ import annotations
+
+import pytest
+from duologue.codecs.g711 import encode_ulaw
+from duologue.engine.requests import Transcribe
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.config import Limits
+from duologue.sessions.items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputAudio,
+    InputImage,
+    InputText,
+    Item,
+    MessageItem,
+    OutputAudio,
+    OutputText,
+)
+from session_driver import Driver, silence, speech
+
+
+def user(text: str, item_id: str | None = None) -> MessageItem:
+    item = MessageItem(role="user", content=(InputText(text=text),))
+    return item if item_id is None else MessageItem(id=item_id, role="user", content=item.content)
+
+
+def create(driver: Driver, item: Item, previous: str | None = None) -> list[events.ServerEvent]:
+    return driver.do(client.ItemCreate(item=item, previous_item_id=previous, event_id="create"))
+
+
+def listed(driver: Driver) -> list[str]:
+    """The list that a client rebuilds from ``added`` and ``deleted`` (O32)."""
+    ids: list[str] = []
+    for event in driver.sent:
+        if isinstance(event, events.ItemAdded):
+            index = 0 if event.previous_item_id is None else ids.index(event.previous_item_id) + 1
+            ids.insert(index, str(event.item.id))
+        elif isinstance(event, events.ItemDeleted):
+            ids.remove(event.item_id)
+    return ids
+
+
+def test_o33_a_clients_id_is_kept() -> None:
+    driver = Driver()
+    added, done = create(driver, user("Hi", "mine"))
+    assert isinstance(added, events.ItemAdded)
+    assert isinstance(done, events.ItemDone)
+    assert added.item.id == done.item.id == "mine"
+    assert done.item.status == "completed"
+
+
+def test_o32_items_go_where_they_are_told() -> None:
+    driver = Driver()
+    create(driver, user("b", "b"))
+    create(driver, user("d", "d"))
+    create(driver, user("a", "a"), "root")
+    create(driver, user("c", "c"), "b")
+    assert listed(driver) == ["a", "b", "c", "d"] == [entry.id for entry in driver.machine.conversation]
+    driver.do(client.ItemDelete(item_id="c"))
+    assert listed(driver) == ["a", "b", "d"] == [entry.id for entry in driver.machine.conversation]
+
+
+@pytest.mark.parametrize(
+    ("item", "previous", "code", "param"),
+    [
+        (user("Hi", "there"), None, "item_create_duplicate_item_id", "item.id"),
+        (user("Hi"), "nowhere", "item_create_invalid_previous_item_id", "previous_item_id"),
+        (MessageItem(role="user", content=()), None, "invalid_value", "item.content"),
+        (
+            MessageItem(role="user", content=(OutputText(text="x"),)),
+            None,
+            "invalid_value",
+            "item.content[0].type",
+        ),
+        (
+            MessageItem(role="assistant", content=(OutputAudio(transcript="x"),)),
+            None,
+            "invalid_value",
+            "item.content[0].type",
+        ),
+        (
+            MessageItem(role="user", content=(InputAudio(),)),
+            None,
+            "missing_required_parameter",
+            "item.content[0]",
+        ),
+        (FunctionCallOutputItem(call_id="none", output="x"), None, "invalid_value", "item.call_id"),
+    ],
+)
+def test_o34_a_refused_item_leaves_no_trace(item: Item, previous: str | None, code: str, param: str) -> None:
+    driver = Driver()
+    create(driver, user("First", "there"))
+    (error,) = create(driver, item, previous)
+    assert isinstance(error, events.ErrorEvent)
+    assert (error.error.code, error.error.param, error.error.event_id) == (code, param, "create")
+    assert [entry.id for entry in driver.machine.conversation] == ["there"]
+
+
+def test_fc_144_an_image_for_a_model_without_eyes_is_refused_at_the_item() -> None:
+    driver = Driver()
+    image = InputImage(image_url="data:image/png;base64,AAAA")
+    (error,) = create(driver, MessageItem(role="user", content=(InputText(text="Look"), image)))
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.param == "item.content[1].type"
+    assert "input_image" in error.error.message
+
+
+def test_a_conversation_has_a_limit() -> None:
+    driver = Driver(limits=Limits(max_items=2))
+    create(driver, user("a"))
+    create(driver, user("b"))
+    (error,) = create(driver, user("c"))
+    assert isinstance(error, events.ErrorEvent)
+    assert len(driver.machine.conversation) == 2
+
+
+def test_tool_results_reach_the_model() -> None:
+    driver = Driver()
+    create(driver, user("Weather?"))
+    create(driver, FunctionCallItem(call_id="c1", name="weather", arguments='{"city":"Paris"}'))
+    create(driver, FunctionCallOutputItem(call_id="c1", output="sunny"))
+    driver.do(client.ResponseCreate())
+    assert driver.context()[-2:] == [
+        ("assistant", '[call weather({"city":"Paris"})]'),
+        ("user", "[result: sunny]"),
+    ]
+
+
+def test_sound_in_an_item_is_recognised_before_it_is_answered() -> None:
+    driver = Driver()
+    create(driver, MessageItem(role="user", content=(InputAudio(audio=speech(500)),)))
+    assert driver.last(events.ItemDone).item.content == (InputAudio(),)  # type: ignore[union-attr]
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    assert isinstance(payload, Transcribe)
+    assert payload.audio == speech(500)
+    driver.do(client.ResponseCreate())
+    driver.transcribe("Hello.")
+    assert driver.context()[-1] == ("user", "Hello.")
+
+
+def test_retrieve_returns_what_the_recogniser_got() -> None:
+    driver = Driver()
+    driver.say(silence(640), speech(640), silence(800))
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    driver.transcribe("Hello.")
+    item_id = str(driver.all(events.ItemDone)[0].item.id)
+    (retrieved,) = driver.do(client.ItemRetrieve(item_id=item_id))
+    (part,) = retrieved.item.content  # type: ignore[attr-defined]
+    assert isinstance(payload, Transcribe)
+    assert part.audio == payload.audio
+    assert part.transcript == "Hello."
+
+
+def test_retrieve_speaks_the_sessions_format() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": None, "format": {"type": "audio/pcmu"}}}})
+    sound = encode_ulaw(b"\x10\x27\x20\x4e" * 2000)
+    driver.do(client.InputAudioAppend(audio=sound))
+    driver.do(client.InputAudioCommit())
+    item_id = str(driver.last(events.ItemDone).item.id)
+    (retrieved,) = driver.do(client.ItemRetrieve(item_id=item_id))
+    assert len(retrieved.item.content[0].audio) == pytest.approx(len(sound), abs=2)  # type: ignore[attr-defined]
+
+
+def test_kept_sound_is_bounded_the_oldest_goes_first() -> None:
+    driver = Driver(limits=Limits(kept_audio_s=5.0))
+    ids = [driver.spoken_turn(ms=3000) for _ in range(3)]
+    audio = []
+    for item_id in ids:
+        (retrieved,) = driver.do(client.ItemRetrieve(item_id=item_id))
+        audio.append(retrieved.item.content[0].audio)  # type: ignore[attr-defined]
+    assert [bool(sound) for sound in audio] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (client.ItemRetrieve(item_id="x", event_id="e"), "item_retrieve_invalid_item_id"),
+        (client.ItemDelete(item_id="x", event_id="e"), "item_delete_invalid_item_id"),
+    ],
+)
+def test_an_unknown_id_is_an_error_with_the_events_id(event: client.AnyClientEvent, code: str) -> None:
+    driver = Driver()
+    (error,) = driver.do(event)
+    assert isinstance(error, events.ErrorEvent)
+    assert (error.error.code, error.error.event_id) == (code, "e")
+
+
+def test_deleting_the_item_of_an_answer_in_progress_names_it_no_more() -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(800))
+    driver.transcribe("Hello.")
+    driver.write("One")
+    item_id = driver.last(events.ContentPartAdded).item_id
+    driver.do(client.ItemDelete(item_id=item_id))
+    driver.speak(100)
+    driver.finish()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+    assert driver.last(events.ItemDone).item.id != item_id
+
+
+def test_deleting_an_utterance_before_its_words_are_known_cancels_its_answer() -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(800))
+    driver.do(client.ItemDelete(item_id=str(driver.last(events.ItemDone).item.id)))
+    driver.transcribe("Hello.")
+    assert not driver.all(events.ResponseCreated)
+    assert not driver.all(events.TranscriptionCompleted)
+
+
+def test_fc_071_a_failed_transcription_is_said_of_its_own_item() -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(640), speech(640), silence(800))
+    driver.transcribe("", reason="failed")
+    driver.transcribe("Second.")
+    failed, completed = driver.last(events.TranscriptionFailed), driver.last(events.TranscriptionCompleted)
+    committed = [event.item_id for event in driver.all(events.InputAudioCommitted)]
+    assert [failed.item_id, completed.item_id] == committed
+    assert failed.error.code == "audio_unintelligible"

@@ -1,0 +1,245 @@
+"""The life of a response: event sequences, outcomes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from duologue.engine.requests import Converse
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.items import InputText, MessageItem
+from session_driver import Driver, speech
+
+AUDIO_SEQUENCE = [
+    "response.created",
+    "response.output_item.added",
+    "conversation.item.added",
+    "response.content_part.added",
+    "response.output_audio_transcript.delta",
+    "response.output_audio.delta",
+    "response.output_audio.done",
+    "response.output_audio_transcript.done",
+    "response.content_part.done",
+    "conversation.item.done",
+    "response.output_item.done",
+    "response.done",
+]
+
+
+def typed(driver: Driver, text: str, **response: object) -> None:
+    """A typed question and a request for an answer."""
+    driver.do(client.ItemCreate(item=MessageItem(role="user", content=(InputText(text=text),))))
+    driver.do(client.ResponseCreate(response=response) if response else client.ResponseCreate())
+
+
+def test_o16_o17_an_audio_response() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    seen = driver.kinds().index("response.created")
+    driver.answer()
+    assert driver.kinds()[seen:] == AUDIO_SEQUENCE
+    done = driver.last(events.ResponseDone).response
+    assert done.status == "completed"
+    assert done.usage is not None
+    assert (done.usage.total_tokens, done.usage.input_token_details.cached_tokens) == (12, 3)
+    assert driver.last(events.ResponseCreated).response.usage is None
+
+
+def test_o18_a_text_response() -> None:
+    driver = Driver({"output_modalities": ["text"]})
+    typed(driver, "Hi")
+    request = driver.requests[driver.pending(Converse)[0]].payload
+    assert isinstance(request, Converse)
+    assert request.modalities == ("text",)
+    seen = driver.kinds().index("response.created")
+    driver.write("Hello")
+    driver.write(" there.")
+    driver.finish()
+    assert driver.kinds()[seen:] == [
+        "response.created",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+
+
+def test_o20_joined_deltas_are_the_text_everywhere() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    for piece in ("One", " two", " three."):
+        driver.write(piece)
+    driver.speak(500)
+    driver.finish()
+    joined = "".join(event.delta for event in driver.all(events.OutputAudioTranscriptDelta))
+    assert joined == "One two three."
+    assert driver.last(events.OutputAudioTranscriptDone).transcript == joined
+    assert driver.last(events.ContentPartDone).part.transcript == joined
+    for item in (driver.last(events.ItemDone).item, *driver.last(events.ResponseDone).response.output):
+        assert item.content[0].transcript == joined  # type: ignore[union-attr]
+
+
+def test_o23_fc_065_a_second_response_is_refused_and_the_first_goes_on() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    driver.do(client.ResponseCreate(event_id="second"))
+    error = driver.last(events.ErrorEvent).error
+    assert error.code == "conversation_already_has_active_response"
+    assert error.event_id == "second"
+    assert driver.last(events.ResponseCreated).response.id in error.message
+    driver.answer()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+
+
+def test_o25_cancel_closes_what_is_open_and_aborts_the_engine() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    request_id = driver.write("One")
+    driver.speak(300)
+    seen = len(driver.sent)
+    driver.do(client.ResponseCancel())
+    assert driver.kinds()[seen:] == AUDIO_SEQUENCE[-6:]
+    details = driver.last(events.ResponseDone).response.status_details
+    assert details is not None
+    assert (details.type, details.reason) == ("cancelled", "client_cancelled")
+    assert driver.aborted == [request_id]
+
+
+def test_fc_068_nothing_follows_a_cancel() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    request_id = driver.write("One")
+    driver.do(client.ResponseCancel())
+    seen = len(driver.sent)
+    driver.write(" two", request_id)
+    driver.finish(request_id)
+    assert len(driver.sent) == seen
+    assert [event.response.status for event in driver.all(events.ResponseDone)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("response_id", [None, "resp_other"])
+def test_cancel_without_an_active_response_is_one_harmless_error(response_id: str | None) -> None:
+    driver = Driver()
+    (error,) = driver.do(client.ResponseCancel(response_id=response_id))
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.code == "response_cancel_not_active"
+    assert error.error.message.startswith("Cancellation failed")
+
+
+def test_a_cancel_before_the_first_delta_ends_without_an_item() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    driver.do(client.ResponseCancel())
+    done = driver.last(events.ResponseDone).response
+    assert done.status == "cancelled"
+    assert done.output == ()
+    assert not driver.all(events.OutputItemAdded)
+
+
+def test_fc_110_a_used_up_budget_is_incomplete() -> None:
+    driver = Driver()
+    typed(driver, "Hi", max_output_tokens=5)
+    request = driver.requests[driver.pending(Converse)[0]].payload
+    assert isinstance(request, Converse)
+    assert request.max_output_tokens == 5
+    driver.write("One")
+    driver.speak(200)
+    driver.finish(reason="length")
+    response = driver.last(events.ResponseDone).response
+    assert response.status == "incomplete"
+    assert response.status_details is not None
+    assert response.status_details.reason == "max_output_tokens"
+
+
+def test_fc_116_fc_084_a_failed_stage_is_an_error_and_a_terminal_event() -> None:
+    driver = Driver()
+    typed(driver, "Hi")
+    driver.write("One")
+    driver.finish(reason="failed", error="Stage 'talker' made no progress for 60 s.")
+    assert driver.last(events.ErrorEvent).error.type == "server_error"
+    response = driver.last(events.ResponseDone).response
+    assert response.status == "failed"
+    assert response.status_details is not None
+    assert "talker" in response.status_details.error.message  # type: ignore[union-attr]
+    typed(driver, "Again")
+    driver.answer()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+
+
+def test_overrides_hold_for_one_response() -> None:
+    driver = Driver()
+    typed(
+        driver,
+        "Hi",
+        instructions="Shout.",
+        output_modalities=["text"],
+        metadata={"client_event_id": "x"},
+    )
+    assert driver.context()[0] == ("system", "Shout.")
+    created = driver.last(events.ResponseCreated).response
+    assert created.metadata == {"client_event_id": "x"}
+    assert created.output_modalities == ("text",)
+    driver.write("HELLO")
+    driver.finish()
+    assert driver.last(events.ResponseDone).response.metadata == {"client_event_id": "x"}
+    driver.do(client.ResponseCreate())
+    assert driver.context()[0] == ("system", "Be brief.")
+    assert driver.last(events.ResponseCreated).response.output_modalities == ("audio",)
+
+
+@pytest.mark.parametrize(
+    ("response", "param"),
+    [
+        ({"modalities": ["text"]}, "response.modalities"),
+        ({"metadata": {"k": 1}}, "response.metadata"),
+        ({"max_output_tokens": 0}, "response.max_output_tokens"),
+        ({"audio": {"output": {"voice": "nobody"}}}, "response.audio.output.voice"),
+        ({"conversation": "none"}, "response.conversation"),
+    ],
+)
+def test_a_wrong_override_names_its_field_and_starts_nothing(response: dict[str, object], param: str) -> None:
+    driver = Driver()
+    (error,) = driver.do(client.ResponseCreate(response=response, event_id="e"))
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.param is not None
+    assert error.error.param.startswith(param)
+    assert error.error.event_id == "e"
+    assert not driver.requests
+
+
+def test_g711_output_is_in_the_format_that_the_response_names() -> None:
+    driver = Driver({"audio": {"output": {"format": {"type": "audio/pcmu"}}}})
+    typed(driver, "Hi")
+    driver.write("One")
+    for _ in range(10):
+        driver.speak(100)
+    driver.finish()
+    sent = b"".join(event.delta for event in driver.all(events.OutputAudioDelta))
+    assert len(sent) == pytest.approx(8000, abs=8)
+    assert driver.kinds().index("response.output_audio.done") > max(
+        index for index, kind in enumerate(driver.kinds()) if kind == "response.output_audio.delta"
+    )
+
+
+def test_fc_063_a_response_may_be_created_while_the_user_speaks() -> None:
+    driver = Driver()
+    driver.say(speech(640))
+    driver.do(client.ResponseCreate())
+    driver.answer()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+
+
+def test_a_response_created_by_hand_takes_the_place_of_the_automatic_one() -> None:
+    driver = Driver()
+    driver.say(speech(640), bytes(48 * 800))
+    driver.do(client.ResponseCreate())
+    driver.transcribe("Hello.")
+    assert len(driver.all(events.ResponseCreated)) == 1
+    assert not driver.all(events.ErrorEvent)
+    driver.answer()
+    assert len(driver.all(events.ResponseDone)) == 1

@@ -1,0 +1,320 @@
+"""Turns of the user under server_vad and manual turn detection, on a scripted clock."""
+
+from __future__ import annotations
+
+import pytest
+from duologue.codecs.g711 import encode_ulaw
+from duologue.engine.requests import Converse, Transcribe
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.config import Limits
+from hypothesis import given
+from hypothesis import strategies as st
+from session_driver import Driver, silence, speech
+
+PREFIX_MS, WINDOW_MS = 300, 500
+
+
+def names(driver: Driver, start: int = 0) -> list[str]:
+    return [kind for kind in driver.kinds() if kind != "session.updated"][start:]
+
+
+def test_o7_a_turn_is_started_stopped_committed_and_answered_in_order() -> None:
+    driver = Driver()
+    driver.say(silence(640), speech(640), silence(800))
+    driver.transcribe("Hello there.")
+    assert names(driver, 1) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.input_audio_transcription.delta",
+        "conversation.item.input_audio_transcription.completed",
+        "response.created",
+    ]
+    item_id = driver.last(events.SpeechStarted).item_id
+    assert {driver.last(kind).item_id for kind in (events.SpeechStopped, events.InputAudioCommitted)} == {item_id}
+    assert driver.last(events.ItemDone).item.id == item_id
+
+
+def test_speech_positions_include_prefix_padding_and_silence_window() -> None:
+    driver = Driver()
+    driver.say(silence(640), speech(640), silence(800))
+    assert driver.last(events.SpeechStarted).audio_start_ms == 640 - PREFIX_MS
+    assert driver.last(events.SpeechStopped).audio_end_ms == 1280 + WINDOW_MS
+
+
+def test_the_recogniser_gets_exactly_the_turn() -> None:
+    driver = Driver()
+    driver.say(silence(640), speech(640), silence(800))
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    assert isinstance(payload, Transcribe)
+    assert payload.audio == silence(PREFIX_MS) + speech(640) + silence(WINDOW_MS)
+
+
+def test_prefix_padding_does_not_reach_into_the_turn_before() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"prefix_padding_ms": 2000}}}})
+    driver.say(speech(640), silence(800))
+    first_end = driver.last(events.SpeechStopped).audio_end_ms
+    driver.say(speech(640), silence(800))
+    assert driver.last(events.SpeechStarted).audio_start_ms == first_end
+
+
+@pytest.mark.parametrize("click_ms", [10, 32])
+def test_a_click_is_not_speech(click_ms: int) -> None:
+    driver = Driver()
+    driver.say(silence(640), speech(click_ms), silence(800))
+    assert not driver.all(events.SpeechStarted)
+
+
+def test_fc_033_a_word_of_200_ms_is_a_turn() -> None:
+    driver = Driver()
+    driver.say(silence(1000), speech(200), silence(800))
+    driver.transcribe("No.")
+    assert driver.all(events.ResponseCreated)
+
+
+def test_fc_051_a_turn_without_words_gets_no_answer() -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(800))
+    driver.transcribe("")
+    assert driver.last(events.TranscriptionCompleted).transcript == ""
+    assert not driver.all(events.ResponseCreated)
+    driver.spoken_turn()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+
+
+def test_a_pause_shorter_than_the_window_does_not_end_the_turn() -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(448), speech(320), silence(800))
+    assert len(driver.all(events.SpeechStopped)) == 1
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 448 + 320 + WINDOW_MS
+
+
+def test_fc_053_a_turn_without_end_is_cut_and_no_sample_is_lost_or_doubled() -> None:
+    driver = Driver(limits=Limits(max_turn_s=2.0))
+    driver.say(speech(5120), silence(800))
+    starts = [event.audio_start_ms for event in driver.all(events.SpeechStarted)]
+    stops = [event.audio_end_ms for event in driver.all(events.SpeechStopped)]
+    assert starts == [0, 2000, 4000]
+    assert stops == [2000, 4000, 5120 + WINDOW_MS]
+    audio = b"".join(
+        request.payload.audio for request in driver.requests.values() if isinstance(request.payload, Transcribe)
+    )
+    assert audio == speech(5120) + silence(WINDOW_MS)
+
+
+def test_o13_without_create_and_interrupt_only_the_turns_are_seen() -> None:
+    flags = {"create_response": False, "interrupt_response": False}
+    driver = Driver({"audio": {"input": {"turn_detection": flags}}})
+    driver.say(speech(640), silence(800))
+    driver.transcribe("Hello.")
+    assert driver.all(events.TranscriptionCompleted)
+    assert not driver.all(events.ResponseCreated)
+    driver.do(client.ResponseCreate())
+    driver.write("Some")
+    driver.say(speech(640))
+    assert not driver.all(events.ResponseDone)
+    driver.finish()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+
+
+def test_semantic_vad_waits_longer_the_less_eager() -> None:
+    ends = {}
+    for eagerness in ("high", "auto", "low"):
+        driver = Driver({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": eagerness}}}})
+        driver.say(speech(640), silence(2500))
+        ends[eagerness] = driver.last(events.SpeechStopped).audio_end_ms
+    assert ends["high"] < ends["auto"] < ends["low"]
+
+
+def test_settings_of_the_detector_change_in_mid_turn_without_losing_it() -> None:
+    driver = Driver()
+    driver.say(speech(640))
+    driver.update({"audio": {"input": {"turn_detection": {"silence_duration_ms": 200}}}})
+    driver.say(silence(320))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 200
+    assert len(driver.all(events.SpeechStarted)) == 1
+
+
+# -- manual turns ------------------------------------------------------------------------------------------------------
+
+
+def manual(**patch: object) -> Driver:
+    return Driver({"audio": {"input": {"turn_detection": None, **patch}}})
+
+
+def test_o10_a_manual_commit_makes_an_item_and_no_response() -> None:
+    driver = manual()
+    driver.say(speech(500))
+    seen = len(driver.sent)
+    driver.do(client.InputAudioCommit())
+    driver.transcribe("Hello.")
+    assert driver.kinds()[seen:] == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.input_audio_transcription.delta",
+        "conversation.item.input_audio_transcription.completed",
+    ]
+
+
+def test_a_manual_response_waits_for_the_words_of_its_context() -> None:
+    driver = manual(transcription=None)
+    driver.say(speech(500))
+    driver.do(client.InputAudioCommit())
+    assert not driver.pending(Transcribe)
+    driver.do(client.ResponseCreate())
+    assert driver.all(events.ResponseCreated)
+    assert not driver.pending(Converse)
+    driver.transcribe("What is the time?")
+    assert driver.context() == [("system", "Be brief."), ("user", "What is the time?")]
+    assert not driver.all(events.TranscriptionCompleted)
+
+
+@pytest.mark.parametrize("held_ms", [0, 99])
+def test_fc_059_o11_a_commit_below_100_ms_is_one_error_and_nothing_else(held_ms: int) -> None:
+    driver = manual()
+    driver.do(client.InputAudioAppend(audio=speech(held_ms)))
+    sent = driver.do(client.InputAudioCommit(event_id="c"))
+    (error,) = sent
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.code == "input_audio_buffer_commit_empty"
+    assert error.error.event_id == "c"
+    assert f"buffer only has {held_ms:.2f}ms of audio" in error.error.message
+
+
+def test_fc_059_the_minimum_of_a_g711_commit_is_800_bytes() -> None:
+    driver = manual(format={"type": "audio/pcmu"})
+    driver.do(client.InputAudioAppend(audio=b"\xff" * 799))
+    driver.do(client.InputAudioCommit())
+    assert driver.last(events.ErrorEvent).error.code == "input_audio_buffer_commit_empty"
+    driver.do(client.InputAudioAppend(audio=b"\xff"))
+    driver.do(client.InputAudioCommit())
+    assert driver.all(events.InputAudioCommitted)
+
+
+def test_fc_061_a_commit_as_the_first_event_is_an_error() -> None:
+    driver = manual()
+    driver.do(client.InputAudioCommit())
+    assert driver.last(events.ErrorEvent).error.code == "input_audio_buffer_commit_empty"
+    assert not driver.all(events.TranscriptionCompleted)
+    assert not driver.requests
+
+
+def test_fc_092_an_odd_byte_waits_for_its_other_half() -> None:
+    driver = manual()
+    audio = speech(200)
+    driver.do(client.InputAudioAppend(audio=audio[:4801]))
+    driver.do(client.InputAudioAppend(audio=audio[4801:]))
+    driver.do(client.InputAudioCommit())
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    assert isinstance(payload, Transcribe)
+    assert payload.audio == audio
+
+
+def test_clear_drops_what_was_not_committed() -> None:
+    driver = manual()
+    driver.say(speech(500))
+    driver.do(client.InputAudioClear())
+    assert isinstance(driver.sent[-1], events.InputAudioCleared)
+    driver.do(client.InputAudioCommit())
+    assert driver.last(events.ErrorEvent).error.code == "input_audio_buffer_commit_empty"
+
+
+def test_a_commit_by_hand_during_speech_ends_the_turn_once() -> None:
+    driver = Driver()
+    driver.say(speech(960))
+    driver.do(client.InputAudioCommit())
+    driver.say(silence(800))
+    kinds = names(driver)
+    assert kinds.count("input_audio_buffer.speech_started") == 1
+    assert kinds.count("input_audio_buffer.speech_stopped") == 1
+    assert kinds.count("input_audio_buffer.committed") == 1
+    assert not driver.all(events.ResponseCreated)
+
+
+def test_fc_139_memory_is_bounded_by_the_turn() -> None:
+    driver = Driver()
+    for _ in range(50):
+        driver.say(silence(1000), chunk_ms=100)
+    timeline = driver.machine._listening._timeline
+    held_ms = (timeline.end - timeline.start) / 48
+    assert held_ms < 600
+
+
+def test_a_manual_buffer_over_its_limit_is_refused_and_the_session_lives() -> None:
+    limits = Limits(max_manual_buffer_s=1.0)
+    driver = Driver({"audio": {"input": {"turn_detection": None}}}, limits=limits)
+    driver.say(speech(1100), chunk_ms=100)
+    driver.do(client.InputAudioAppend(audio=speech(100), event_id="over"))
+    assert driver.last(events.ErrorEvent).error.event_id == "over"
+    driver.do(client.InputAudioCommit())
+    assert driver.all(events.InputAudioCommitted)
+
+
+# -- formats and chunking ----------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_format_in_mid_turn_keeps_positions() -> None:
+    driver = Driver()
+    driver.say(silence(320), speech(640))
+    driver.update({"audio": {"input": {"format": {"type": "audio/pcmu"}}}})
+    quiet = encode_ulaw(b"\x00\x00" * 8 * 900)
+    for first in range(0, len(quiet), 160):
+        driver.do(client.InputAudioAppend(audio=quiet[first : first + 160]))
+    assert driver.last(events.SpeechStopped).audio_end_ms == pytest.approx(960 + WINDOW_MS, abs=32)
+
+
+_AUDIO = silence(500) + speech(700) + silence(300) + speech(100) + silence(900) + speech(400) + silence(700)
+
+
+@given(sizes=st.lists(st.integers(1, 9_001), min_size=1, max_size=40))
+def test_o6_fc_041_any_chunking_gives_the_same_turns(sizes: list[int]) -> None:
+    def turns(driver: Driver) -> list[object]:
+        kinds = (events.SpeechStarted, events.SpeechStopped, Transcribe)
+        positions = [
+            (type(event).__name__, getattr(event, "audio_start_ms", None), getattr(event, "audio_end_ms", None))
+            for event in driver.sent
+            if isinstance(event, kinds)
+        ]
+        audio = [request.payload.audio for request in driver.requests.values()]  # type: ignore[union-attr]
+        return [*positions, *audio]
+
+    whole, pieces = Driver(), Driver()
+    whole.do(client.InputAudioAppend(audio=_AUDIO))
+    position, turn = 0, 0
+    while position < len(_AUDIO):
+        size = sizes[turn % len(sizes)] if turn < len(sizes) else 4_321
+        pieces.do(client.InputAudioAppend(audio=_AUDIO[position : position + size]))
+        position, turn = position + size, turn + 1
+    assert turns(whole) == turns(pieces)
+
+
+# -- idle time-out -----------------------------------------------------------------------------------------------------
+
+
+def test_o14_an_idle_timeout_commits_silence_and_asks_for_an_answer() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
+    driver.spoken_turn(ms=1000)
+    seen = len(driver.sent)
+    driver.wait(5.9)
+    assert len(driver.sent) == seen
+    driver.wait(0.2)
+    assert driver.kinds()[seen:] == [
+        "input_audio_buffer.timeout_triggered",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+    ]
+    assert driver.context()[-1] == ("user", "[The user has been silent for 5 seconds.]")
+
+
+def test_speech_disarms_the_idle_timeout() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
+    driver.spoken_turn(ms=1000)
+    driver.say(speech(640))
+    driver.wait(20)
+    assert not driver.all(events.IdleTimeoutTriggered)

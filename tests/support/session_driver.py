@@ -1,0 +1,228 @@
+"""A scripted world around one session machine: a clock, a detector, an engine and a player, all by hand.
+
+The detector hears speech wherever a sample is not zero, so what counts as speech is decided by the test's audio.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from duologue.engine.requests import AudioDelta, Converse, EngineRequest, Finished, TextDelta, Transcribe
+from duologue.engine.requests import TranscriptDelta, Usage, WordSpan
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
+from duologue.sessions.core import SessionContext
+from duologue.sessions.effects import (
+    AbortRequest,
+    AudioSent,
+    CloseSession,
+    DropAudio,
+    Effect,
+    EngineOutput,
+    FeedVoiceActivity,
+    Input,
+    OpenRequest,
+    Send,
+    Tick,
+    VoiceActivity,
+)
+from duologue.sessions.machine import ConversationMachine
+
+RATE = 24_000
+SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
+E = TypeVar("E", bound=events.ServerEvent)
+
+NAMES = Names(
+    models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant"},
+    voices={"heart": "heart", "alloy": "heart", "other": "other"},
+    transcription_models={"whisper-tiny.en": "whisper-tiny.en", "whisper-1": "whisper-tiny.en"},
+)
+
+
+def speech(ms: int) -> bytes:
+    return SPEECH * (RATE * ms // 1000)
+
+
+def silence(ms: int) -> bytes:
+    return SILENCE * (RATE * ms // 1000)
+
+
+class Driver:
+    """Feeds a machine and keeps what it did. Time moves only by :meth:`wait` and with appended audio."""
+
+    def __init__(
+        self,
+        patch: dict[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        speculate: bool = False,
+        deliver: bool = True,
+        transcription: bool = True,
+    ) -> None:
+        numbers = itertools.count()
+        context = SessionContext(
+            names=NAMES,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            limits=limits or Limits(),
+            may_speculate=lambda: speculate,
+        )
+        session = RealtimeSession(
+            id="sess_test",
+            model="assistant",
+            expires_at=0,
+            instructions="Be brief.",
+            audio=Audio(output=AudioOutput(voice="heart")),
+        )
+        self.now = 100.0
+        self.deliver = deliver
+        self.sent: list[events.ServerEvent] = []
+        self.effects: list[Effect] = []
+        self.requests: dict[str, EngineRequest] = {}
+        self.aborted: list[str] = []
+        self.closed: CloseSession | None = None
+        self._frame: bytearray = bytearray()
+        self._stream = -1
+        self.machine = ConversationMachine(session, context, self.now)
+        self._carry(self.machine.start())
+        if transcription:
+            self.update({"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
+        if patch is not None:
+            self.update(patch)
+
+    # -- the client ----------------------------------------------------------------------------------------------------
+
+    def do(self, event: Input) -> list[events.ServerEvent]:
+        """Hand an event to the machine; returns what it sent for it."""
+        before = len(self.sent)
+        self._carry(self.machine.handle(event, self.now))
+        return self.sent[before:]
+
+    def update(self, patch: dict[str, Any]) -> list[events.ServerEvent]:
+        return self.do(client.SessionUpdate(session=patch))
+
+    def say(self, *pieces: bytes, chunk_ms: float = 20) -> None:
+        """Append audio in real time, in chunks."""
+        audio = b"".join(pieces)
+        size = max(1, int(RATE * 2 * chunk_ms / 1000))
+        for first in range(0, len(audio), size):
+            chunk = audio[first : first + size]
+            self.now += len(chunk) / 2 / RATE
+            self.do(client.InputAudioAppend(audio=chunk))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; the machine gets its ticks."""
+        end = self.now + seconds
+        while self.closed is None and self.machine.deadline <= end:
+            self.now = max(self.now, self.machine.deadline)
+            self.do(Tick())
+        self.now = end
+
+    # -- the engine ----------------------------------------------------------------------------------------------------
+
+    def pending(self, kind: type[Transcribe] | type[Converse]) -> list[str]:
+        """Ids of open requests of a kind, oldest first."""
+        return [request_id for request_id, request in self.requests.items() if isinstance(request.payload, kind)]
+
+    def transcribe(self, text: str, reason: Any = "completed") -> str:
+        """The oldest open recogniser request ends with these words."""
+        request_id = self.pending(Transcribe)[0]
+        if text:
+            self.do(EngineOutput(request_id, TranscriptDelta(text=text)))
+        self.finish(request_id, reason)
+        return request_id
+
+    def write(self, text: str, request_id: str | None = None) -> str:
+        request_id = request_id or self.pending(Converse)[0]
+        self.do(EngineOutput(request_id, TextDelta(text=text)))
+        return request_id
+
+    def speak(self, ms: int, words: Sequence[WordSpan] = (), request_id: str | None = None) -> str:
+        request_id = request_id or self.pending(Converse)[0]
+        self.do(EngineOutput(request_id, AudioDelta(pcm=speech(ms), words=tuple(words))))
+        return request_id
+
+    def finish(self, request_id: str | None = None, reason: Any = "completed", error: str | None = None) -> None:
+        request_id = request_id or self.pending(Converse)[0]
+        self.requests.pop(request_id, None)
+        usage = Usage(input_tokens=7, cached_tokens=3, output_tokens=5)
+        self.do(EngineOutput(request_id, Finished(reason=reason, usage=usage, error=error)))
+
+    def answer(self, text: str = "One two.", ms: int = 1000) -> str:
+        """The oldest open answer is made whole, in one piece of text and one of sound, word by word evenly."""
+        request_id = self.write(text)
+        self.speak(ms, spread(text, ms), request_id)
+        self.finish(request_id)
+        return request_id
+
+    def spoken_turn(self, transcript: str = "Hello there.", text: str = "One two.", ms: int = 1000) -> str:
+        """The user speaks, stops, and is answered. Returns the id of the answer's item."""
+        self.say(speech(600), silence(800))
+        self.transcribe(transcript)
+        self.answer(text, ms)
+        return str(self.last(events.OutputItemDone).item.id)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def all(self, kind: type[E]) -> list[E]:
+        return [event for event in self.sent if isinstance(event, kind)]
+
+    def last(self, kind: type[E]) -> E:
+        return self.all(kind)[-1]
+
+    def kinds(self) -> list[str]:
+        return [str(type(event).__struct_config__.tag) for event in self.sent]
+
+    def context(self) -> list[tuple[str, str]]:
+        """Role and text of what the language model was shown last."""
+        payloads = [
+            effect.request.payload
+            for effect in self.effects
+            if isinstance(effect, OpenRequest) and isinstance(effect.request.payload, Converse)
+        ]
+        return [(message.role, message.text) for message in payloads[-1].messages]
+
+    # -- carrying out effects ------------------------------------------------------------------------------------------
+
+    def _carry(self, effects: list[Effect]) -> None:
+        self.effects += effects
+        dropped = {effect.response_id for effect in effects if isinstance(effect, DropAudio)}
+        for effect in effects:
+            match effect:
+                case Send(event=event, samples=samples):
+                    self.sent.append(event)
+                    if samples and self.deliver and isinstance(event, events.OfPart):
+                        if event.response_id not in dropped:
+                            self.do(AudioSent(event.item_id, samples))
+                case OpenRequest(request=request):
+                    self.requests[request.request_id] = request
+                case AbortRequest(request_id=request_id):
+                    self.aborted.append(request_id)
+                    self.requests.pop(request_id, None)
+                case FeedVoiceActivity():
+                    self._detect(effect)
+                case CloseSession():
+                    self.closed = effect
+
+    def _detect(self, effect: FeedVoiceActivity) -> None:
+        if effect.stream != self._stream:
+            self._stream, self._frame = effect.stream, bytearray()
+        self._frame += effect.pcm
+        size = effect.sample_rate * 32 // 1000 * 2
+        while len(self._frame) >= size:
+            frame, self._frame = self._frame[:size], self._frame[size:]
+            loud = sum(1 for byte in frame if byte) > len(frame) // 4
+            self.do(VoiceActivity(effect.stream, 0.95 if loud else 0.01))
+
+
+def spread(text: str, ms: int) -> list[WordSpan]:
+    """Words of ``text`` at equal lengths over ``ms`` of sound."""
+    words, position, spans = text.split(), 0, []
+    for index, word in enumerate(words):
+        position = text.index(word, position)
+        end_sample = RATE * ms * (index + 1) // (1000 * len(words))
+        spans.append(WordSpan(text_start=position, text_end=position + len(word), end_sample=end_sample))
+        position += len(word)
+    return spans
