@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -261,8 +260,7 @@ class Engine:
 def _packaged_voice_activity() -> FrameModel:
     from duologue.engine.models import require
 
-    path: Path = require("silero-vad")
-    return SileroModel(path if path.is_file() else path / "silero_vad_16k_op15.onnx")
+    return SileroModel(require("silero-vad"))
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class Orchestrator:
         self._runs: dict[str, _Run] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def start(self) -> None:
         """Start one reader task per replica."""
@@ -74,6 +76,7 @@ class Orchestrator:
         replicas = {i: min(self._replicas[i], key=lambda replica: replica.depth()[0]) for i in route.stages}
         run = _Run(self, request, route, replicas, self._output_limit)
         self._runs[request.request_id] = run
+        self._idle.clear()
         run.start(more_input)
         return run.stream
 
@@ -81,6 +84,10 @@ class Orchestrator:
     def live(self) -> int:
         """Requests whose stages have not all released yet."""
         return len(self._runs)
+
+    async def idle(self) -> None:
+        """Wait until no request is live."""
+        await self._idle.wait()
 
     def stalled_stages(self) -> set[str]:
         """Names of stages that a timed-out request is still stuck in."""
@@ -100,10 +107,13 @@ class Orchestrator:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         self._runs.clear()
+        self._idle.set()
 
     def forget(self, request_id: str) -> None:
         """Every stage has released."""
         del self._runs[request_id]
+        if not self._runs:
+            self._idle.set()
 
     async def _read(self, stage_id: int, replica: Replica) -> None:
         runs = self._runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,14 +20,14 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class ConnectorDeploy(Shape):
+class ConnectorDeploy(Shape, frozen=True):
     """How payloads cross an edge."""
 
     name: str
     extra: dict[str, Any] = {}
 
 
-class DuplexSession(Shape):
+class DuplexSession(Shape, frozen=True):
     """Bounds of one session's buffers and of how many there are."""
 
     max_sessions: Count = 64
@@ -38,7 +37,7 @@ class DuplexSession(Shape):
     resume_window_s: Seconds = 30.0
 
 
-class Aliases(Shape):
+class Aliases(Shape, frozen=True):
     """Names that clients may use besides the served ones; the target ``default`` is the first served name."""
 
     models: dict[str, str] = {}
@@ -46,7 +45,7 @@ class Aliases(Shape):
     transcription_models: dict[str, str] = {}
 
 
-class StageDeploy(Shape):
+class StageDeploy(Shape, frozen=True):
     """Placement and size of one stage."""
 
     stage_id: int
@@ -64,17 +63,16 @@ class StageDeploy(Shape):
     sampling: dict[str, Any] = {}
     output_connectors: dict[str, str] = {}
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Fields for printing, with the values of ``env`` left out. ``repr`` uses it as well."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            yield name, dict.fromkeys(value, "...") if name == "env" else value
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return list((fields | {"env": dict.fromkeys(self.env, "...")}).items())
 
     def __repr__(self) -> str:
         return f"StageDeploy({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
-class DeployConfig(Shape):
+class DeployConfig(Shape, frozen=True):
     """An effective deploy file: overlays and the platform's section are already merged in."""
 
     pipeline: str

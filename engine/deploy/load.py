@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
 from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
+
+T = TypeVar("T")
 
 FOLDER = Path(__file__).parent
 DEFAULT_FILE = FOLDER / "assistant.yaml"
@@ -157,7 +159,7 @@ KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 
 
-def _convert(value: Any, shape: Any, file: Path, where: str = "") -> Any:
+def _convert(value: Any, shape: type[T], file: Path, where: str = "") -> T:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:

@@ -1,0 +1,38 @@
+"""Fixtures of the whole suite: where the real recordings and the packaged models are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def missing(what: str) -> None:
+    """Data that a test needs is not there: a failure under CI, else a visible skip."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def speech_dir() -> Path:
+    """Folder of the real recordings (16 kHz, mono, 16-bit): ``DUOLOGUE_TEST_SPEECH``, else beside the repository."""
+    folder = Path(os.environ.get("DUOLOGUE_TEST_SPEECH") or REPOSITORY.parent / "shared" / "data" / "speech")
+    if not any(folder.glob("*.wav")):
+        missing(f"No recordings in {folder}; set DUOLOGUE_TEST_SPEECH to their folder.")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def silero_path() -> Path:
+    """The packaged voice-activity model."""
+    from duologue.engine.models import locate
+
+    path = locate("silero-vad")
+    if path is None:
+        missing("The model silero-vad is not in the cache: run 'duologue models pull silero-vad'.")
+    assert path is not None
+    return path

@@ -1,0 +1,283 @@
+"""The inline executor by itself: turns, slots, credit, release, close."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from duologue.engine.executors import inline
+from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.inline import InlineReplica
+from duologue.engine.executors.outbox import Outbox
+from duologue.engine.requests import EngineRequest, Speak
+
+
+def request(name: str) -> EngineRequest:
+    return EngineRequest(request_id=name, session_id="session", payload=Speak(text="x"))
+
+
+@pytest.fixture
+async def replica_of(no_thread_left: None) -> AsyncIterator[Callable[..., Any]]:
+    replicas: list[InlineReplica] = []
+
+    async def make(stage: Any, slots: int = 1) -> InlineReplica:
+        replica = InlineReplica("stage", lambda: stage, slots)
+        await replica.load()
+        await replica.warm_up()
+        replicas.append(replica)
+        return replica
+
+    yield make
+    for replica in replicas:
+        await replica.close()
+
+
+async def reports_until(kind: type[Message], replica: InlineReplica, count: int = 1) -> list[Message]:
+    reports: list[Message] = []
+    async with asyncio.timeout(20):
+        while sum(isinstance(report, kind) for report in reports) < count:
+            reports += await replica.messages()
+    return reports
+
+
+async def test_waiting_requests_take_turns_piece_by_piece(kit: Any, replica_of: Any) -> None:
+    order: list[str] = []
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        name = context.request.request_id
+        if name == "first":
+            inside.set()
+            gate.wait()
+        else:
+            order.append(name)
+
+    replica = await replica_of(kit.Scripted(process))
+    for name in ("a", "b", "first"):
+        replica.open(request(name))
+    replica.push("first", 0)
+    await inside.wait()
+    for name in "ab":
+        for n in range(4):
+            replica.push(name, n)
+        replica.end_input(name)
+    gate.open()
+    await reports_until(Released, replica, 2)
+    assert order == list("abababab")
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_at_most_slots_requests_are_worked_on_at_once(kit: Any, replica_of: Any, slots: int) -> None:
+    lock = threading.Lock()
+    inside = most = 0
+    met = threading.Barrier(slots)
+
+    def process(piece: Any, context: Any) -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        met.wait(kit.timeout_s)  # passes only when `slots` requests are inside together
+        with lock:
+            inside -= 1
+
+    replica = await replica_of(kit.Scripted(process), slots)
+    for n in range(3 * slots):
+        replica.open(request(str(n)))
+        replica.push(str(n), 0)
+        replica.end_input(str(n))
+    await reports_until(Released, replica, 3 * slots)
+    assert most == slots
+
+
+async def test_pieces_of_one_request_never_overlap_whatever_the_slots(kit: Any, replica_of: Any) -> None:
+    order: list[int] = []
+    busy = threading.Lock()
+
+    def process(piece: Any, context: Any) -> None:
+        assert busy.acquire(blocking=False)
+        order.append(piece)
+        busy.release()
+
+    replica = await replica_of(kit.Scripted(process), 4)
+    replica.open(request("a"))
+    for n in range(200):
+        replica.push("a", n)
+    replica.end_input("a")
+    reports = await reports_until(Released, replica)
+    assert order == list(range(200))
+    assert sum(r.count for r in reports if isinstance(r, Consumed)) == 200
+    assert [type(r) for r in reports[-2:]] == [Done, Released]
+
+
+async def test_emit_stops_at_the_credit_and_the_slot_goes_to_another(kit: Any, replica_of: Any) -> None:
+    def process(piece: Any, context: Any) -> None:
+        for n in range(2 * WINDOW):
+            context.emit(n)
+
+    replica = await replica_of(kit.Scripted(process))
+    for name in "abc":  # one slot, and each of them stops in the middle of its piece
+        replica.open(request(name))
+        replica.push(name, 0)
+        replica.end_input(name)
+    reports = await reports_until(Emitted, replica, 3 * WINDOW)
+    assert {r.request_id for r in reports} == {"a", "b", "c"}
+    assert not any(isinstance(r, Done) for r in reports)
+    for name in "cab":
+        replica.grant(name, 2 * WINDOW)
+    reports += await reports_until(Released, replica, 3)
+    for name in "abc":
+        assert [r.piece for r in reports if isinstance(r, Emitted) and r.request_id == name] == [*range(2 * WINDOW)]
+
+
+async def test_threads_started_for_blocked_requests_go_away_again(kit: Any, replica_of: Any) -> None:
+    def workers() -> set[threading.Thread]:
+        return {t for t in threading.enumerate() if t.name == "stage-worker"}
+
+    def process(piece: Any, context: Any) -> None:
+        for n in range(WINDOW + 1):
+            context.emit(n)
+
+    replica = await replica_of(kit.Scripted(process))
+    names = [str(n) for n in range(5)]
+    for name in names:
+        replica.open(request(name))
+        replica.push(name, 0)
+        replica.end_input(name)
+    await reports_until(Emitted, replica, 5 * WINDOW)
+    many = workers()
+    assert 5 <= len(many) <= 6
+    for name in names:
+        replica.grant(name, 2 * WINDOW)
+    await reports_until(Released, replica, 5)
+    last = many - workers()
+    for thread in last:
+        thread.join(kit.timeout_s)
+    assert len(replica._threads) - replica._blocked >= 1
+    replica.open(request("again"))
+    replica.push("again", 0)
+    replica.grant("again", 2 * WINDOW)
+    replica.end_input("again")
+    await reports_until(Released, replica)
+
+
+async def test_an_abort_drops_what_waits_and_releases_once(kit: Any, replica_of: Any) -> None:
+    gate, inside = kit.Gate(), kit.Signal()
+    seen: list[int] = []
+
+    def process(piece: Any, context: Any) -> None:
+        seen.append(piece)
+        inside.set()
+        gate.wait()
+        assert context.aborted
+        assert context.emit("late") is False
+
+    stage = kit.Scripted(process)
+    replica = await replica_of(stage)
+    replica.open(request("a"))
+    for n in range(5):
+        replica.push("a", n)
+    await inside.wait()
+    replica.abort("a")
+    replica.abort("a")
+    replica.push("a", 6)
+    replica.end_input("a")
+    replica.abort("never heard of")
+    gate.open()
+    reports = await reports_until(Released, replica)
+    assert seen == [0]
+    assert stage.released == ["a"]
+    assert [type(r) for r in reports if not isinstance(r, Consumed)] == [Released]
+    assert replica.depth() == (0, 0)
+
+
+async def test_what_a_stage_raises_because_of_an_abort_is_no_failure(kit: Any, replica_of: Any) -> None:
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        inside.set()
+        gate.wait()
+        raise RuntimeError("cancelled")
+
+    replica = await replica_of(kit.Scripted(process))
+    replica.open(request("a"))
+    replica.push("a", 0)
+    await inside.wait()
+    replica.abort("a")
+    gate.open()
+    assert not any(isinstance(r, Failed) for r in await reports_until(Released, replica))
+
+
+async def test_close_interrupts_a_blocked_emit_and_leaves_no_thread(kit: Any, replica_of: Any) -> None:
+    def process(piece: Any, context: Any) -> None:
+        while context.emit(0):
+            pass
+
+    stage = kit.Scripted(process)
+    replica = await replica_of(stage, 2)
+    for name in "abc":
+        replica.open(request(name))
+        replica.push(name, 0)
+    await reports_until(Emitted, replica, 3 * WINDOW)
+    assert await replica.close()
+    assert sorted(stage.released) == ["a", "b", "c"]
+    assert stage.closed == 1
+    assert not [t for t in threading.enumerate() if t.name == "stage-worker"]
+
+
+async def test_close_gives_up_on_a_stage_that_does_not_return_and_never_frees_its_model(
+    kit: Any, replica_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "CLOSE_TIMEOUT_S", 0.01)
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        inside.set()
+        gate.wait()
+
+    stage = kit.Scripted(process)
+    replica = await replica_of(stage)
+    replica.open(request("a"))
+    replica.push("a", 0)
+    await inside.wait()
+    assert await replica.close() is False
+    assert stage.closed == 0
+    gate.open()
+    for thread in list(replica._threads):
+        thread.join(kit.timeout_s)
+
+
+async def test_a_stage_that_cannot_load_raises_its_own_error() -> None:
+    class Broken:
+        def load(self) -> None:
+            raise FileNotFoundError("weights.bin")
+
+    replica = InlineReplica("stage", Broken, 1)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match=r"weights\.bin"):
+        await replica.load()
+    assert await replica.close()
+
+
+async def test_many_puts_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    wakes = 0
+    real = loop.call_soon_threadsafe
+
+    def counted(*args: Any) -> Any:
+        nonlocal wakes
+        wakes += 1
+        return real(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    outbox: Outbox[int] = Outbox(loop, batch=1000)
+    thread = threading.Thread(target=lambda: [outbox.put(n) for n in range(500)])
+    thread.start()
+    thread.join()
+    assert await outbox.take() == list(range(500))
+    assert wakes == 1
+    outbox.put(1)
+    assert await outbox.take() == [1]
