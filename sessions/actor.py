@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from duologue.codecs.pcm import pcm16_to_float
-from duologue.codecs.resample import StreamResampler
-from duologue.engine.engine import Engine
+from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
+from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
@@ -204,7 +204,7 @@ class SessionActor:
         assert self._tasks is not None
         try:
             stream = self._engine.open(request)
-        except RuntimeError as error:
+        except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
         self._streams[request.request_id] = stream
@@ -231,7 +231,7 @@ class SessionActor:
     def _start_voice_activity(self, stream: int, sample_rate: int) -> None:
         self._stop_voice_activity()
         self._voice_stream = stream
-        self._resampler = StreamResampler(sample_rate, VAD_SAMPLE_RATE)
+        self._resampler = StreamResampler(sample_rate, VAD_SAMPLE_RATE, VOICE_ACTIVITY_QUALITY)
         self._voice_activity = self._engine.voice_activity.open(
             lambda probability: self._mailbox.post(VoiceActivity(stream, probability))
         )

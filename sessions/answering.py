@@ -152,7 +152,7 @@ class Answering:
         self._unanswered = None
         self.idle_since = None
         self._active = self._begin(settings)
-        self._pursue(now)
+        self._pursue()
 
     def cancel(self, response_id: str | None, now: float) -> None:
         if self._active is None or response_id not in (None, self._active.id):
@@ -180,6 +180,7 @@ class Answering:
         if self._unanswered == item_id:
             self._unanswered = None
         self._core.ledger.forget(item_id)
+        self._pursue()
 
     def transcribe(self, entry: Entry) -> None:
         """Have an item's sound turned into words."""
@@ -212,18 +213,20 @@ class Answering:
             return
         del self._transcriptions[request_id]
         entry = self._core.conversation.find(transcription.item_id)
-        if entry is None:
-            return
-        if delta.reason == "failed":
-            entry.transcript = ""
-            if self._core.session.audio.input.transcription is not None:
-                error = events.TranscriptionErrorBody()
-                self._core.emit(events.TranscriptionFailed, item_id=entry.id, content_index=0, error=error)
-        else:
-            self._transcribed(entry, "".join(transcription.pieces).strip(), transcription.seconds)
-        if self._unanswered == entry.id:
-            self._answer(entry, now)
-        self._pursue(now)
+        if entry is not None:
+            if delta.reason == "failed":
+                self._not_transcribed(entry)
+            else:
+                self._transcribed(entry, "".join(transcription.pieces).strip(), transcription.seconds)
+            if self._unanswered == entry.id:
+                self._answer(entry, now)
+        self._pursue()
+
+    def _not_transcribed(self, entry: Entry) -> None:
+        entry.transcript = ""
+        if self._core.session.audio.input.transcription is not None:
+            error = events.TranscriptionErrorBody()
+            self._core.emit(events.TranscriptionFailed, item_id=entry.id, content_index=0, error=error)
 
     def _transcribed(self, entry: Entry, transcript: str, seconds: float) -> None:
         entry.transcript = transcript
@@ -276,7 +279,7 @@ class Answering:
         self.idle_since = None
         if speculation is None or speculation.converse_id is None or speculation.settings is None:
             self._active = self._begin(self._settings(ResponseOverrides()))
-            self._pursue(now)
+            self._pursue()
             return
         self._active = self._begin(speculation.settings)
         self._active.request_id = speculation.converse_id
@@ -314,7 +317,7 @@ class Answering:
     def _begin(self, settings: ResponseSettings) -> ResponseLifecycle:
         return ResponseLifecycle(self._core.context.ids("resp"), settings, self._core.emit)
 
-    def _pursue(self, now: float) -> None:
+    def _pursue(self) -> None:
         """Open the active response's request as soon as every utterance in its context has its words."""
         response = self._active
         if response is None or response.request_id is not None:

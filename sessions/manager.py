@@ -7,7 +7,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -18,16 +18,12 @@ from duologue.engine.engine import Engine, ServedNames
 from duologue.sessions.actor import SessionActor, Transport
 from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
 from duologue.sessions.core import SessionContext
-from duologue.sessions.errors import ProtocolError, from_validation_error
+from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 
 SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
 SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
 SPECULATIONS_WASTED = Counter("duologue_speculations_wasted_total", "Answers prepared in secret and thrown away.")
-
-
-DEFAULT = "default"
-"""The name under which the first served model, voice or recogniser can always be had."""
 
 
 class CapacityError(Exception):
@@ -57,34 +53,19 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames) -> ManagerSe
         raise from_validation_error(error, "limits") from error
     aliases = deploy.aliases
     names = Names(
-        models=_table("aliases.models", served.models, aliases.models),
-        voices=_table("aliases.voices", served.voices, aliases.voices),
-        transcription_models=_table(
-            "aliases.transcription_models", served.transcription_models, aliases.transcription_models
-        ),
+        models=served.table("models", aliases.models),
+        voices=served.table("voices", aliases.voices),
+        transcription_models=served.table("transcription_models", aliases.transcription_models),
     )
     return ManagerSettings(
         names=names,
         model=served.models[0],
-        voice=served.voices[0] if served.voices else DEFAULT,
+        voice=served.voices[0] if served.voices else "default",
         instructions=deploy.instructions,
         limits=limits,
         max_sessions=deploy.duplex_session.max_sessions,
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
     )
-
-
-def _table(path: str, served: Sequence[str], aliases: dict[str, str]) -> dict[str, str]:
-    """Accepted name -> served name: the served ones, ``default`` for the first of them, and the aliases."""
-    if not served:
-        return {}
-    table = {name: name for name in served} | {DEFAULT: served[0]}
-    for alias, target in aliases.items():
-        if target not in table:
-            known = ", ".join((DEFAULT, *served))
-            raise ProtocolError("invalid_value", f"{path}.{alias}: '{target}' is not served; known: {known}.", path)
-        table.setdefault(alias, table[target])
-    return table
 
 
 def id_factory() -> Callable[[str], str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from session_driver import RATE, Driver, silence, speech, spread
+
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.items import InputText, MessageItem
-from session_driver import RATE, Driver, silence, speech, spread
 
 ANSWER = "one two three four five six seven eight nine ten"
 

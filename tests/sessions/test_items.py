@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from session_driver import Driver, silence, speech
+
 from duologue.codecs.g711 import encode_ulaw
 from duologue.engine.requests import Transcribe
 from duologue.sessions import client_events as client
@@ -19,7 +21,6 @@ from duologue.sessions.items import (
     OutputAudio,
     OutputText,
 )
-from session_driver import Driver, silence, speech
 
 
 def user(text: str, item_id: str | None = None) -> MessageItem:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from session_driver import Driver, speech
+
 from duologue.engine.requests import Converse
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.items import InputText, MessageItem
-from session_driver import Driver, speech
 
 AUDIO_SEQUENCE = [
     "response.created",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from session_driver import Driver, speech
+
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits, PcmuFormat, SemanticVad, ServerVad
 from duologue.sessions.effects import Shutdown
 from duologue.sessions.errors import ProtocolError
-from session_driver import Driver, speech
 
 
 def test_o1_the_first_event_is_the_session_with_every_default() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from session_driver import Driver, silence, speech, spread
+
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import EngineOutput
 from duologue.sessions.items import InputText, MessageItem
-from session_driver import Driver, silence, speech, spread
 
 
 def paused(driver: Driver) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from session_driver import Driver, silence, speech
+
 from duologue.codecs.g711 import encode_ulaw
 from duologue.engine.requests import Converse, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
-from hypothesis import given
-from hypothesis import strategies as st
-from session_driver import Driver, silence, speech
 
 PREFIX_MS, WINDOW_MS = 300, 500
 

@@ -9,8 +9,17 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from duologue.engine.requests import AudioDelta, Converse, EngineRequest, Finished, TextDelta, Transcribe
-from duologue.engine.requests import TranscriptDelta, Usage, WordSpan
+from duologue.engine.requests import (
+    AudioDelta,
+    Converse,
+    EngineRequest,
+    Finished,
+    TextDelta,
+    Transcribe,
+    TranscriptDelta,
+    Usage,
+    WordSpan,
+)
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
@@ -193,9 +202,9 @@ class Driver:
             match effect:
                 case Send(event=event, samples=samples):
                     self.sent.append(event)
-                    if samples and self.deliver and isinstance(event, events.OfPart):
-                        if event.response_id not in dropped:
-                            self.do(AudioSent(event.item_id, samples))
+                    leaves = isinstance(event, events.OfPart) and event.response_id not in dropped
+                    if samples and self.deliver and leaves:
+                        self.do(AudioSent(event.item_id, samples))
                 case OpenRequest(request=request):
                     self.requests[request.request_id] = request
                 case AbortRequest(request_id=request_id):
@@ -213,7 +222,7 @@ class Driver:
         size = effect.sample_rate * 32 // 1000 * 2
         while len(self._frame) >= size:
             frame, self._frame = self._frame[:size], self._frame[size:]
-            loud = sum(1 for byte in frame if byte) > len(frame) // 4
+            loud = frame.count(0) < len(frame) // 2
             self.do(VoiceActivity(effect.stream, 0.95 if loud else 0.01))
 
 
