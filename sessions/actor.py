@@ -39,7 +39,7 @@ from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.timebase import VAD_SAMPLE_RATE
 
-MAILBOX_EVENTS = 256
+MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
 
@@ -176,7 +176,7 @@ class SessionActor:
                 await self._outbox_roomy.wait()
                 await self._mailbox.put(EngineOutput(request_id, delta))
         finally:
-            self._forget_stream(request_id)
+            self._abort(request_id)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -194,8 +194,7 @@ class SessionActor:
                 case OpenRequest(request=request):
                     self._open(request)
                 case AbortRequest(request_id=request_id):
-                    if (stream := self._forget_stream(request_id)) is not None:
-                        stream.abort()
+                    self._abort(request_id)
                 case CloseSession():
                     self._closing = effect
         self._note_outbox()
@@ -211,11 +210,12 @@ class SessionActor:
         self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
-    def _forget_stream(self, request_id: str) -> Stream | None:
+    def _abort(self, request_id: str) -> None:
+        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown."""
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._on_requests_changed(-1)
-        return stream
+            stream.abort()
 
     async def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:
@@ -275,5 +275,4 @@ class SessionActor:
             self._timer.cancel()
         self._stop_voice_activity()
         for request_id in list(self._streams):
-            if (stream := self._forget_stream(request_id)) is not None:
-                stream.abort()
+            self._abort(request_id)

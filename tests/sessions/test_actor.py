@@ -1,0 +1,196 @@
+"""The actor and the manager: effects are carried out, nothing waits for ever, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from scripted_engine import TIMEOUT_S, ScriptedEngine, ScriptedTransport
+from session_driver import NAMES, silence, speech
+
+from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe, TranscriptDelta
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.config import Limits
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.items import InputText, MessageItem
+from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager
+
+HELLO = client.ItemCreate(item=MessageItem(role="user", content=(InputText(text="Hello"),)))
+
+
+def manager_of(engine: ScriptedEngine, **settings: object) -> SessionManager:
+    defaults = {"limits": Limits(), "speculate": False, **settings}
+    return SessionManager(
+        engine,  # type: ignore[arg-type]
+        ManagerSettings(names=NAMES, model="assistant", voice="heart", instructions="", **defaults),  # type: ignore[arg-type]
+    )
+
+
+@asynccontextmanager
+async def session(manager: SessionManager) -> AsyncIterator[ScriptedTransport]:
+    """A session in progress; on leaving the client hangs up, and nothing of the session may be left."""
+    before = asyncio.all_tasks()
+    transport = ScriptedTransport()
+    task = asyncio.create_task(manager.serve(transport, None))
+    await transport.until(events.SessionCreated)
+    try:
+        yield transport
+    finally:
+        transport.gate.set()
+        transport.hang_up()
+        await asyncio.wait_for(task, TIMEOUT_S)
+        assert asyncio.all_tasks() <= before
+
+
+async def test_a_spoken_turn_from_sound_to_sound() -> None:
+    engine = ScriptedEngine()
+    manager = manager_of(engine)
+    async with session(manager) as transport:
+        for _ in range(35):
+            transport.say(client.InputAudioAppend(audio=speech(20)))
+        for _ in range(40):
+            transport.say(client.InputAudioAppend(audio=silence(20)))
+        recogniser = await engine.opened()
+        assert isinstance(recogniser.request.payload, Transcribe)
+        recogniser.give(TranscriptDelta(text="Hello."), Finished(reason="completed"))
+        answer = await engine.opened()
+        assert isinstance(answer.request.payload, Converse)
+        answer.give(TextDelta(text="Hi."), AudioDelta(pcm=speech(100)), Finished(reason="completed"))
+        done = await transport.until(events.ResponseDone)
+    assert done.response.status == "completed"
+    sound = b"".join(event.delta for event in transport.sent if isinstance(event, events.OutputAudioDelta))
+    assert sound == speech(100)
+    assert all(detector.closed for detector in engine.detectors)
+    assert manager.open_sessions == 0
+
+
+async def test_fc_119_a_client_that_hangs_up_aborts_its_requests_everywhere() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine)) as transport:
+        transport.say(HELLO, client.ResponseCreate())
+        answer = await engine.opened()
+        answer.give(TextDelta(text="Hi."))
+        await transport.until(events.OutputAudioTranscriptDelta)
+    assert answer.aborted
+
+
+async def test_an_interruption_reaches_the_engine_and_nothing_old_leaves() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine)) as transport:
+        transport.say(HELLO, client.ResponseCreate())
+        answer = await engine.opened()
+        answer.give(TextDelta(text="Hi."), AudioDelta(pcm=speech(2000)))
+        await transport.until(events.OutputAudioDelta)
+        transport.say(client.InputAudioAppend(audio=speech(200)))
+        done = await transport.until(events.ResponseDone)
+        assert done.response.status_details.reason == "turn_detected"
+        assert answer.aborted
+        answer.give(AudioDelta(pcm=speech(100)))
+    last = max(index for index, event in enumerate(transport.sent) if isinstance(event, events.OutputAudioDelta))
+    started = next(index for index, event in enumerate(transport.sent) if isinstance(event, events.SpeechStarted))
+    assert last < started
+
+
+async def test_fc_131_a_client_that_reads_nothing_holds_its_own_answer_back_and_loses_nothing() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine, output_buffer_bytes=100_000)) as transport:
+        transport.say(HELLO, client.ResponseCreate())
+        answer = await engine.opened()
+        transport.gate.clear()
+        answer.give(TextDelta(text="Hi."))
+        pieces = 200
+        for _ in range(pieces):
+            answer.give(AudioDelta(pcm=speech(20)))
+        answer.give(Finished(reason="completed"))
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert answer._deltas.qsize() > pieces // 4, "the engine's stream is not read past the bound"
+        transport.gate.set()
+        await transport.until(events.ResponseDone)
+    sound = b"".join(event.delta for event in transport.sent if isinstance(event, events.OutputAudioDelta))
+    assert sound == speech(20) * pieces
+
+
+async def test_a_refused_request_fails_its_response_and_the_session_lives() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine)) as transport:
+        engine.refuse = True
+        transport.say(HELLO, client.ResponseCreate())
+        done = await transport.until(events.ResponseDone)
+        assert done.response.status == "failed"
+        engine.refuse = False
+        transport.say(client.ResponseCreate())
+        (await engine.opened()).give(TextDelta(text="Hi."), Finished(reason="completed"))
+        done = await transport.until(events.ResponseDone, 2)
+        assert done.response.status == "completed"
+
+
+async def test_fc_122_sessions_do_not_hear_each_other() -> None:
+    engine = ScriptedEngine()
+    manager = manager_of(engine)
+    async with session(manager) as first, session(manager) as second:
+        for transport, marker in ((first, "red"), (second, "blue")):
+            item = MessageItem(role="user", content=(InputText(text=marker),))
+            transport.say(client.ItemCreate(item=item), client.ResponseCreate())
+        answers = {}
+        for _ in range(2):
+            stream = await engine.opened()
+            answers[stream.request.payload.messages[-1].text] = stream  # type: ignore[union-attr]
+        for marker in ("blue", "red"):
+            answers[marker].give(TextDelta(text=marker), Finished(reason="completed"))
+        for transport, marker in ((first, "red"), (second, "blue")):
+            done = await transport.until(events.OutputAudioTranscriptDone)
+            assert done.transcript == marker
+    assert not {event.event_id for event in first.sent} & {event.event_id for event in second.sent}
+
+
+async def test_the_session_timer_rings_without_traffic() -> None:
+    engine = ScriptedEngine()
+    manager = manager_of(engine, limits=Limits(max_duration_s=0.05))
+    transport = ScriptedTransport()
+    await asyncio.wait_for(manager.serve(transport, None), TIMEOUT_S)
+    assert transport.closed is not None
+    assert transport.closed[0] == 1001
+    assert any(
+        isinstance(event, events.ErrorEvent) and event.error.code == "session_expired" for event in transport.sent
+    )
+
+
+async def test_capacity_is_refused_before_anything_is_made() -> None:
+    engine = ScriptedEngine()
+    manager = manager_of(engine, max_sessions=1)
+    async with session(manager):
+        assert not manager.has_room()
+        with pytest.raises(CapacityError):
+            await manager.serve(ScriptedTransport(), None)
+    assert manager.has_room()
+
+
+async def test_an_unknown_model_is_refused_with_the_known_names() -> None:
+    with pytest.raises(ProtocolError, match="gpt-realtime"):
+        await manager_of(ScriptedEngine()).serve(ScriptedTransport(), "gpt-17")
+
+
+async def test_drain_lets_answers_finish_and_cancels_who_is_late() -> None:
+    engine = ScriptedEngine()
+    manager = manager_of(engine)
+    quick, stuck = ScriptedTransport(), ScriptedTransport()
+    tasks = [asyncio.create_task(manager.serve(transport, None)) for transport in (quick, stuck)]
+    streams = []
+    for transport in (quick, stuck):
+        transport.say(HELLO, client.ResponseCreate())
+        streams.append(await engine.opened())
+    draining = asyncio.create_task(manager.drain(timeout_s=0.2))
+    await asyncio.sleep(0)
+    assert not manager.has_room()
+    streams[0].give(TextDelta(text="Hi."), Finished(reason="completed"))
+    await asyncio.wait_for(draining, TIMEOUT_S)
+    assert quick.closed is not None
+    assert quick.closed[0] == 1001
+    assert any(isinstance(event, events.ResponseDone) for event in quick.sent)
+    assert streams[1].aborted
+    assert all(task.done() for task in tasks)
+    assert manager.open_sessions == 0

@@ -1,0 +1,136 @@
+"""An engine, its voice activity, and a client's transport by hand: what an actor needs around its machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duologue.engine.engine import RequestRefused
+from duologue.engine.requests import Delta, EngineRequest, Finished
+from duologue.sessions.server_events import ServerEvent
+
+TIMEOUT_S = 10.0
+"""A test that waits this long has failed."""
+
+
+class ScriptedStream:
+    """A request's deltas as the test gives them."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+        self.aborted = False
+        self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        self._over = False
+
+    def give(self, *deltas: Delta) -> None:
+        for delta in deltas:
+            self._deltas.put_nowait(delta)
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.give(Finished(reason="aborted"))
+
+    def __aiter__(self) -> ScriptedStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        delta = await self._deltas.get()
+        self._over = isinstance(delta, Finished)
+        return delta
+
+
+class LoudnessStream:
+    """Voice activity that takes any sample that is not zero for speech, one frame of 512 at a time."""
+
+    def __init__(self, on_frame: Callable[[float], None]) -> None:
+        self._on_frame = on_frame
+        self._rest = np.zeros(0, np.float32)
+        self.closed = False
+
+    async def wait_below(self, limit: int) -> None:
+        await asyncio.sleep(0)
+
+    def feed(self, samples: NDArray[np.float32]) -> None:
+        pending = np.concatenate([self._rest, samples])
+        while len(pending) >= 512:
+            loud = float(np.abs(pending[:512]).mean()) > 0.01
+            asyncio.get_running_loop().call_soon(self._on_frame, 0.95 if loud else 0.01)
+            pending = pending[512:]
+        self._rest = pending
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedEngine:
+    """Gives out scripted streams; ``opened`` hands them to the test in order."""
+
+    def __init__(self) -> None:
+        self.streams: list[ScriptedStream] = []
+        self.detectors: list[LoudnessStream] = []
+        self.refuse = False
+        self.voice_activity = self
+        self._opened: asyncio.Queue[ScriptedStream] = asyncio.Queue()
+
+    def open(self, what: Any) -> Any:
+        """Serves as ``Engine.open`` for requests and as ``VoiceActivityService.open`` for call-backs."""
+        if not isinstance(what, EngineRequest):
+            self.detectors.append(LoudnessStream(what))
+            return self.detectors[-1]
+        if self.refuse:
+            raise RequestRefused("The engine is full.")
+        stream = ScriptedStream(what)
+        self.streams.append(stream)
+        self._opened.put_nowait(stream)
+        return stream
+
+    async def opened(self) -> ScriptedStream:
+        return await asyncio.wait_for(self._opened.get(), TIMEOUT_S)
+
+
+class ScriptedTransport:
+    """The client's end: ``say`` events in, read what comes out. Closed ``gate``: the peer reads nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[ServerEvent] = []
+        self.closed: tuple[int, str] | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._incoming: asyncio.Queue[Any] = asyncio.Queue()
+        self._changed = asyncio.Condition()
+
+    def say(self, *events: Any) -> None:
+        for event in events:
+            self._incoming.put_nowait(event)
+
+    def hang_up(self) -> None:
+        self._incoming.put_nowait(None)
+
+    async def receive(self) -> Any:
+        return await self._incoming.get()
+
+    async def send(self, events: Sequence[ServerEvent]) -> None:
+        await self.gate.wait()
+        async with self._changed:
+            self.sent += events
+            self._changed.notify_all()
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    async def until(self, kind: type[ServerEvent], count: int = 1) -> Any:
+        """The ``count``-th event of a kind, as soon as it has been sent."""
+
+        def found() -> list[ServerEvent]:
+            return [event for event in self.sent if isinstance(event, kind)]
+
+        async with asyncio.timeout(TIMEOUT_S), self._changed:
+            await self._changed.wait_for(lambda: len(found()) >= count)
+        return found()[count - 1]
