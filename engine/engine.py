@@ -264,12 +264,12 @@ def _packaged_voice_activity() -> FrameModel:
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str | int | float]) -> Iterator[None]:
     """Environment variables for the time of a ``with`` block. Their names may be logged, their values never."""
     if variables:
         logger.info("Environment of the launch: %s", ", ".join(variables))
     before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
+    os.environ.update({name: str(value) for name, value in variables.items()})
     try:
         yield
     finally:

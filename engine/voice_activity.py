@@ -88,8 +88,6 @@ class VoiceActivityService:
         self._waiting: dict[VoiceActivityStream, None] = {}
         """Streams with at least one frame, in the order in which they got it."""
         self._in_tick: frozenset[VoiceActivityStream] = frozenset()
-        self._left: set[VoiceActivityStream] = set()
-        """Closed during a tick that still writes their row: their slots are freed after it."""
         self._closing = False
         self._failure: str | None = None
         self._thread: threading.Thread | None = None
@@ -157,15 +155,13 @@ class VoiceActivityService:
                 self._work.notify()
 
     def leave(self, stream: VoiceActivityStream) -> None:
-        """Free the stream's slot as soon as no tick writes it any more."""
+        """Free the stream's slot. A tick that has it in hand drops its row."""
         self._streams.discard(stream)
         with self._lock:
             stream.frames.clear()
             self._waiting.pop(stream, None)
-            if stream in self._in_tick:
-                self._left.add(stream)
-            else:
-                self._free.append(stream.slot)
+            self._in_tick -= {stream}
+            self._free.append(stream.slot)
 
     def _check_running(self) -> None:
         if self._failure is not None:
@@ -208,15 +204,12 @@ class VoiceActivityService:
             np.concatenate([self._context[slots], frames], axis=1), self._state[:, slots]
         )
         with self._lock:
-            self._state[:, slots] = state
-            self._context[slots] = frames[:, -CONTEXT:]
+            kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
+            slots = [batch[row][0].slot for row in kept]
+            self._state[:, slots] = state[:, kept]
+            self._context[slots] = frames[kept, -CONTEXT:]
+            self._waiting.update(dict.fromkeys(stream for stream in self._in_tick if stream.frames))
             self._in_tick = frozenset()
-            for stream, _ in batch:
-                if stream in self._left:
-                    self._free.append(stream.slot)
-                elif stream.frames:
-                    self._waiting[stream] = None
-            self._left.clear()
         results = [(stream, float(p)) for (stream, _), p in zip(batch, probabilities, strict=True)]
         self._call_loop(lambda: self._deliver(results))
 

@@ -56,8 +56,8 @@ class StageDeploy(Shape, frozen=True):
     tensor_parallel_size: Count | None = None
     data_parallel_size: Count | None = None
     pipeline_parallel_size: Count | None = None
-    env: dict[str, str] = {}
-    """Environment of the launch. Keys may be logged, values never."""
+    env: dict[str, str | int | float] = {}
+    """Environment of the launch, turned to strings. Keys may be logged, values never."""
     engine_args: dict[str, Any] = {}
     """Keyword arguments of the stage's class; one that it does not know stops the start."""
     sampling: dict[str, Any] = {}

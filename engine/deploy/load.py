@@ -79,12 +79,11 @@ def _read(file: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DeployError(f"{file}: the file cannot be read ({reason})") from error
     except yaml.YAMLError as error:
-        # The error's own text quotes the line, which may hold a secret of ``env``; position and problem suffice.
+        # The error's own text quotes what it found, which may be a secret of ``env``; place and kind suffice.
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise DeployError(
-            f"{file}: {where}not valid YAML ({getattr(error, 'problem', None) or 'unreadable'})"
-        ) from None
+        problem = re.sub(r"'.{2,}'", "'...'", getattr(error, "problem", None) or "unreadable")
+        raise DeployError(f"{file}: {where}not valid YAML ({problem})") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -1,0 +1,211 @@
+"""The deploy file: overlays, and errors that name file, path and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from duologue.engine import pipeline as pipelines
+from duologue.engine.deploy import DEFAULT_FILE, DeployConfig, DeployError, StageDeploy, load_deploy
+from duologue.engine.deploy.load import FOLDER
+from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, register_pipeline
+from duologue.engine.requests import Converse, Speak
+
+STOCK = {
+    "models": "gpt-realtime gpt-realtime-mini gpt-4o-realtime-preview gpt-4o-mini-realtime-preview "
+    "gpt-4o-mini-tts tts-1 tts-1-hd",
+    "transcription_models": "whisper-1 gpt-4o-transcribe gpt-4o-mini-transcribe gpt-realtime-whisper",
+    "voices": "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse",
+}
+
+
+@pytest.fixture(autouse=True)
+def small_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "_pipelines", dict(pipelines._pipelines))
+    register_pipeline(
+        PipelineConfig(
+            "small",
+            (
+                StageConfig(0, "thinker", "x", accepts=(Converse,), final_output=True, final_output_type="text"),
+                StageConfig(1, "talker", "x", input_sources=(0,), accepts=(Speak,)),
+            ),
+            Capabilities(audio_out=True),
+        )
+    )
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write_file(text: str, name: str = "my.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+def test_every_packaged_file_loads() -> None:
+    files = sorted(FOLDER.glob("*.yaml"))
+    assert DEFAULT_FILE in files
+    for file in files:
+        assert isinstance(load_deploy(file), DeployConfig)
+
+
+def test_the_default_file_is_nearly_empty_and_knows_the_names_of_stock_clients() -> None:
+    config = load_deploy()
+    assert config.pipeline == "assistant"
+    assert config.stages == []
+    assert config.instructions
+    assert config.duplex_session.max_sessions == 64
+    for kind, names in STOCK.items():
+        assert set(names.split()) <= set(getattr(config.aliases, kind))
+
+
+def test_a_file_is_laid_over_the_packaged_one(write: Callable[..., Path]) -> None:
+    path = write("instructions: Be brief.\nlimits: {max_turn_s: 30}\naliases: {voices: {siri: default}}\n")
+    config = load_deploy(path)
+    assert config.file == path
+    assert config.instructions == "Be brief."
+    assert config.limits == {"max_turn_s": 30}
+    assert config.aliases.voices == {"siri": "default"}, "an alias table replaces the one below"
+    assert "gpt-realtime" in config.aliases.models
+
+
+def test_overlays_merge_stages_by_id_and_replace_the_rest(write: Callable[..., Path]) -> None:
+    write(
+        """
+pipeline: small
+session_mode: turn
+duplex_session: {max_sessions: 8, resume_window_s: 5}
+stages:
+  - {stage_id: 0, max_num_seqs: 32, engine_args: {a: 1, deep: {x: 1, y: 2}}, devices: [0]}
+  - {stage_id: 1, max_num_seqs: 4}
+""",
+        "base.yaml",
+    )
+    config = load_deploy(
+        write(
+            """
+base_config: base.yaml
+duplex_session: {max_sessions: 2}
+stages:
+  - {stage_id: 0, max_num_seqs: 8, engine_args: {deep: {y: 3}}, devices: null}
+"""
+        )
+    )
+    assert config.stage(0) == StageDeploy(
+        stage_id=0, max_num_seqs=8, engine_args={"a": 1, "deep": {"x": 1, "y": 3}}, devices=[0]
+    )
+    assert config.stage(1).max_num_seqs == 4
+    assert config.duplex_session.max_sessions == 2
+    assert config.duplex_session.resume_window_s == 5
+    assert config.stage(9) == StageDeploy(stage_id=9)
+
+
+def test_the_platform_section_lies_between_base_and_overlay(write: Callable[..., Path]) -> None:
+    write(
+        """
+pipeline: small
+stages: [{stage_id: 0, max_num_seqs: 1, engine_args: {threads: 2}}]
+platforms:
+  cpu: {stages: [{stage_id: 0, max_num_seqs: 2}]}
+  cuda: {stages: [{stage_id: 0, max_num_seqs: 64}]}
+""",
+        "base.yaml",
+    )
+    overlay = write("base_config: base.yaml\nstages: [{stage_id: 0, sampling: {top_p: 0.5}}]\n")
+    assert load_deploy(overlay, platform="cuda").stage(0).max_num_seqs == 64
+    on_cpu = load_deploy(overlay, platform="cpu").stage(0)
+    assert (on_cpu.max_num_seqs, on_cpu.engine_args, on_cpu.sampling) == (2, {"threads": 2}, {"top_p": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "rule"),
+    [
+        ("nonsense: 1", "", "unknown key 'nonsense'. Known: base_config, platforms, pipeline"),
+        ("file: x", "", "unknown key 'file'"),
+        ("- a", "", "expected a mapping at the top level, found a list"),
+        ("pipeline: nope", "pipeline: ", "Unknown pipeline 'nope'. Known: "),
+        ("base_config: 3", "base_config: ", "expected a file name"),
+        ("base_config: my.yaml", "base_config: ", "the files lead in a circle"),
+        ("pipeline: small\nstages: [{stage_id: 0, gpus: 1}]", "stages[0]: ", "unknown key 'gpus'"),
+        ("pipeline: small\nstages: [{}]", "stages[0]: ", "Object missing required field `stage_id`"),
+        ("pipeline: small\nstages: [{stage_id: 0, replicas: 0}]", "stages[0].replicas: ", "Expected `int` >= 1"),
+        ("pipeline: small\nstages: [{stage_id: 5}]", "stages[0].stage_id: ", "has no stage 5; it has 0 (thinker)"),
+        ("pipeline: small\nstages: [{stage_id: 0}, {stage_id: 0}]", "stages[1].stage_id: ", "stage 0 has two entries"),
+        ("pipeline: small\nstages: {stage_id: 0}", "stages: ", "Expected `array`, got `object`"),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, executor: ray}]",
+            "stages[0].executor: ",
+            "stage 'talker' cannot run in executor 'ray'. Available: inline",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, devices: [0, 1], tensor_parallel_size: 2, replicas: 2}]",
+            "stages[0].devices: ",
+            "stage 'talker' names 2 devices, but tensor x data x pipeline parallel size x replicas is 4",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 0, output_connectors: {to_stage_1: shm}}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "no connector 'shm'. Known: none",
+        ),
+        (
+            "pipeline: small\nconnectors: {shm: {name: Carrier}}",
+            "connectors.shm.name: ",
+            "unknown connector 'Carrier'. Known: LocalConnector",
+        ),
+        ("platforms: {amiga: {}}", "platforms: ", "keys among cpu, cuda, rocm, metal"),
+        ("platforms: {cuda: {limits: {}}}", "platforms.cuda: ", "the only key is 'stages'"),
+        ("platforms: {rocm: {stages: [{stage_id: a}]}}", "platforms.rocm.stages[0].stage_id: ", "Expected `int`"),
+        ("session_mode: both", "session_mode: ", "Invalid enum value 'both'"),
+        ("session_mode: duplex", "session_mode: ", "pipeline 'assistant' is not natively duplex"),
+        ("pipeline: small\nasync_chunk: false", "async_chunk: ", "into stage 'talker' has none"),
+        ("duplex_session: {max_sessions: 0}", "duplex_session.max_sessions: ", "Expected `int` >= 1"),
+        ("limits: {max_turn_s: long}", "limits[...]: ", "Expected `float`, got `str`"),
+        ("aliases: {robots: {}}", "aliases: ", "unknown key 'robots'"),
+        ("instructions: [", "line 1, column 16: ", "not valid YAML"),
+    ],
+)
+def test_a_broken_rule_names_file_path_and_rule(write: Callable[..., Path], text: str, path: str, rule: str) -> None:
+    file = write(text)
+    with pytest.raises(DeployError) as caught:
+        load_deploy(file, platform="cuda")
+    message = str(caught.value)
+    assert message.startswith(f"{file}: {path}")
+    assert rule in message
+    assert "\n" not in message
+
+
+def test_an_error_in_the_base_names_the_base(write: Callable[..., Path]) -> None:
+    base = write("pipeline: small\nstages: [{stage_id: 0, gpus: 1}]", "base.yaml")
+    with pytest.raises(DeployError, match=r"base\.yaml: stages\[0\]: unknown key 'gpus'") as caught:
+        load_deploy(write("base_config: base.yaml"))
+    assert str(caught.value).startswith(str(base))
+
+
+def test_an_unreadable_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match=r"gone\.yaml: the file cannot be read \(No such file or directory\)"):
+        load_deploy(tmp_path / "gone.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"instructions: \xff\xfe\xfa")
+    with pytest.raises(DeployError, match="it is not UTF-8 text"):
+        load_deploy(tmp_path / "latin.yaml")
+
+
+def test_values_of_env_appear_in_no_message_and_no_repr(write: Callable[..., Path]) -> None:
+    good = load_deploy(write("pipeline: small\nstages: [{stage_id: 0, env: {API_TOKEN: s3cr3t}}]"))
+    assert good.stage(0).env == {"API_TOKEN": "s3cr3t"}
+    assert "API_TOKEN" in repr(good)
+    assert "s3cr3t" not in repr(good) + str(good) + repr(good.stage(0))
+    for bad in (
+        "pipeline: small\nstages: [{stage_id: 0, env: {API_TOKEN: s3cr3t}, gpus: 1}]",
+        "pipeline: small\nstages: [{stage_id: 0, env: {API_TOKEN: [s3cr3t]}}]",
+        "pipeline: small\nstages: [{stage_id: 0, env: {API_TOKEN: 's3cr3t}}]",
+        "pipeline: small\nstages: [{stage_id: 0, env: {API_TOKEN: s3cr3t]}]",
+        "pipeline: small\nstages:\n  - stage_id: 0\n    env: {API_TOKEN: !!s3cr3t x}\n",
+    ):
+        with pytest.raises(DeployError) as caught:
+            load_deploy(write(bad))
+        assert "s3cr3t" not in str(caught.value)
+        assert caught.value.__cause__ is None

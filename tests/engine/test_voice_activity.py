@@ -1,0 +1,399 @@
+"""Voice activity: re-blocking, batching, isolation of rows, bounds; with the real model and real recordings."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import wave
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from duologue.engine.voice_activity import (
+    CONTEXT,
+    FRAME,
+    MAX_PENDING,
+    STATE,
+    TICK_S,
+    SileroModel,
+    VoiceActivityError,
+    VoiceActivityService,
+)
+
+Samples = NDArray[np.float32]
+
+
+def read(path: Path) -> Samples:
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (16_000, 1, 2)
+        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    return (pcm / 32768).astype(np.float32)
+
+
+def recordings(folder: Path) -> dict[str, Samples]:
+    return {path.name: read(path) for path in sorted(folder.glob("*.wav"))}
+
+
+@pytest.fixture(scope="module")
+def silero(silero_path: Path) -> SileroModel:
+    return SileroModel(silero_path)
+
+
+@pytest.fixture(scope="module")
+def speech(speech_dir: Path) -> Samples:
+    return read(speech_dir / "librivox-austen-0870.wav")
+
+
+class SumModel:
+    """Probability = mean of frame, context and row state, so that any mix-up shows. Optionally stops at a gate."""
+
+    def __init__(self, gate: Any = None) -> None:
+        self.gate = gate
+        self.batches: list[int] = []
+
+    def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
+        if self.gate is not None and np.any(frames):
+            self.gate.wait()
+        self.batches.append(len(frames))
+        following = state + frames.mean(axis=1)[None, :, None]
+        return following[0, :, 0] + frames[:, :CONTEXT].mean(axis=1), following.astype(np.float32)
+
+
+@pytest.fixture
+async def service_of(no_thread_left: None) -> AsyncIterator[Callable[..., Any]]:
+    services: list[VoiceActivityService] = []
+
+    async def make(model: Any, slots: int = 8) -> VoiceActivityService:
+        service = VoiceActivityService(lambda: model, slots)
+        await service.start()
+        services.append(service)
+        return service
+
+    yield make
+    for service in services:
+        await service.close()
+
+
+async def probabilities(service: VoiceActivityService, samples: Samples, chunk: int | None = None) -> list[float]:
+    got: list[float] = []
+    stream = service.open(got.append)
+    for start in range(0, len(samples), chunk or len(samples)):
+        stream.feed(samples[start : start + (chunk or len(samples))])
+        await stream.wait_below(64 if chunk else MAX_PENDING)
+    async with asyncio.timeout(60):
+        await stream.wait_below(1)
+    stream.close()
+    return got
+
+
+# -- with the real model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.models
+async def test_fc_040_real_speech_scores_high_because_the_context_goes_before_each_frame(
+    service_of: Any, silero: SileroModel, speech: Samples
+) -> None:
+    got = np.array(await probabilities(await service_of(silero), speech))
+    assert len(got) == len(speech) // FRAME
+    assert np.mean(got > 0.5) > 0.85
+    assert got.max() > 0.99
+    state, without = np.zeros((2, 1, STATE), np.float32), []
+    for start in range(0, len(speech) - FRAME + 1, FRAME):
+        probability, state = silero.step(speech[None, start : start + FRAME], state)
+        without.append(probability[0])
+    assert max(without) < 0.2, "the model takes bare frames without complaint, and hears nothing"
+    quiet = np.array(await probabilities(await service_of(silero), np.zeros(FRAME * 50, np.float32)))
+    assert quiet.max() < 0.1
+
+
+@pytest.mark.models
+async def test_every_recording_is_heard(service_of: Any, silero: SileroModel, speech_dir: Path) -> None:
+    service = await service_of(silero, 32)
+    clips = recordings(speech_dir)
+    assert len(clips) >= 12
+    for name, clip in clips.items():
+        assert max(await probabilities(service, clip)) > 0.9, name
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("chunk", [1, 160, 320, 480, 512, 1360, 100_000])
+async def test_fc_041_any_chunking_gives_identical_probabilities(
+    service_of: Any, silero: SileroModel, speech: Samples, chunk: int
+) -> None:
+    service = await service_of(silero)
+    clip = speech[: 60 * FRAME + 77]
+    whole = await probabilities(service, clip)
+    assert len(whole) == 60
+    assert await probabilities(service, clip, chunk) == whole
+
+
+@pytest.mark.models
+async def test_a_batch_of_sessions_equals_each_alone(service_of: Any, silero: SileroModel, speech_dir: Path) -> None:
+    gains = itertools.cycle([1.0, 0.3, 0.05])
+    clips = [clip[: 40 * FRAME] * np.float32(next(gains)) for clip in recordings(speech_dir).values()]
+    service = await service_of(silero, len(clips))
+    alone = [await probabilities(service, clip) for clip in clips]
+    together = await asyncio.gather(*(probabilities(service, clip, 700) for clip in clips))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.models
+async def test_fc_038_recall_is_the_same_after_ten_minutes(
+    service_of: Any, silero: SileroModel, speech: Samples
+) -> None:
+    period = 20 * 16_000 // FRAME * FRAME
+    block = np.zeros(period, np.float32)
+    block[: len(speech)] = speech
+    block += np.random.default_rng(1).normal(0, 1e-3, period).astype(np.float32)
+    service = await service_of(silero)
+    got: list[float] = []
+    stream = service.open(got.append)
+    for _ in range(30):
+        stream.feed(block)
+        await stream.wait_below(1)
+    voiced = np.array(got).reshape(30, -1) > 0.5
+    recall = voiced[:, : len(speech) // FRAME].mean(axis=1)
+    assert recall.min() > 0.7
+    assert recall.max() - recall.min() < 0.02
+    assert voiced[:, len(speech) // FRAME + 16 :].mean() < 0.01
+    onset = voiced.argmax(axis=1)
+    assert np.ptp(onset[1:]) <= 2
+    assert np.ptp(onset) <= 4, "nor is an onset lost: the first, from a fresh state, is at most 128 ms earlier"
+
+
+@pytest.mark.models
+async def test_an_unusable_model_file_stops_the_start(tmp_path: Path, no_thread_left: None) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"not a model")
+    service = VoiceActivityService(lambda: SileroModel(tmp_path / "bad.onnx"))
+    with pytest.raises(Exception, match=r"bad\.onnx"):
+        await service.start()
+    with pytest.raises(VoiceActivityError, match="not running"):
+        service.open(lambda p: None)
+    await service.close()
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_row_without_a_frame_is_untouched(service_of: Any) -> None:
+    service = await service_of(SumModel(), 4)
+    quiet = service.open(lambda p: None)
+    quiet.feed(np.full(FRAME, 0.25, np.float32))
+    await quiet.wait_below(1)
+    state, context = service._state[:, quiet.slot].copy(), service._context[quiet.slot].copy()
+    assert state.any()
+    assert context.any()
+    free = service._state[:, service._free[0]].copy()
+    await probabilities(service, np.random.default_rng(0).normal(0, 1, 50 * FRAME).astype(np.float32))
+    assert (service._state[:, quiet.slot] == state).all()
+    assert (service._context[quiet.slot] == context).all()
+    assert (service._state[:, service._free[0]] == free).all()
+
+
+async def test_a_slot_is_zeroed_for_who_joins(service_of: Any) -> None:
+    service = await service_of(SumModel(), 1)
+    ones = np.ones(4 * FRAME, np.float32)
+    assert await probabilities(service, ones) == await probabilities(service, ones)
+    stream = service.open(lambda p: None)
+    assert not service._state.any()
+    assert not service._context.any()
+    with pytest.raises(VoiceActivityError, match="All 1 voice-activity slots are taken"):
+        service.open(lambda p: None)
+    stream.close()
+    stream.close()
+    service.open(lambda p: None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from([1, 100, 511, 512, 513, 1360, 4000]), st.booleans()), max_size=40
+    )
+)
+def test_interleaved_sessions_never_mix(steps: list[tuple[int, int, bool]]) -> None:
+    """Four sessions fed in any order and chunking, some closed and reopened, each get what they get alone."""
+
+    async def run() -> None:
+        service = VoiceActivityService(SumModel, 4)
+        await service.start()
+        lives: list[tuple[Any, list[float], list[Samples]]] = []
+
+        def join(n: int) -> Any:
+            got: list[float] = []
+            life = (service.open(got.append), got, [])
+            lives.append(life)
+            return life
+
+        current = {n: join(n) for n in range(4)}
+        for n, size, leave in steps:
+            stream, _, fed = current[n]
+            samples = np.linspace(n, n + 1, size, dtype=np.float32)
+            fed.append(samples)
+            stream.feed(samples)
+            if leave:
+                await stream.wait_below(1)
+                stream.close()
+                current[n] = join(n)
+        async with asyncio.timeout(20):
+            for stream, _, _ in current.values():
+                await stream.wait_below(1)
+        for _, got, fed in lives:
+            expected = alone(np.concatenate(fed) if fed else np.zeros(0, np.float32))
+            np.testing.assert_allclose(got, expected, rtol=1e-5)
+        await service.close()
+
+    def alone(samples: Samples) -> list[float]:
+        model, state, context = SumModel(), np.zeros((2, 1, STATE), np.float32), np.zeros((1, CONTEXT), np.float32)
+        out = []
+        for start in range(0, len(samples) - FRAME + 1, FRAME):
+            frame = samples[None, start : start + FRAME]
+            p, state = model.step(np.concatenate([context, frame], axis=1), state)
+            context = frame[:, -CONTEXT:]
+            out.append(float(p[0]))
+        return out
+
+    asyncio.run(run())
+
+
+async def test_waiting_sessions_share_one_run(kit: Any, service_of: Any) -> None:
+    gate = kit.Gate()
+    model = SumModel(gate)
+    service = await service_of(model)
+    streams = [service.open(lambda p: None) for _ in range(6)]
+    for stream in streams:
+        stream.feed(np.ones(3 * FRAME, np.float32))
+    gate.open()
+    async with asyncio.timeout(20):
+        for stream in streams:
+            await stream.wait_below(1)
+    assert sum(model.batches[1:]) == 18
+    assert len(model.batches[1:]) <= 9, "all but the first few runs hold every session"
+
+
+async def test_fc_046_a_slow_model_bounds_the_queue_and_detection_recovers(kit: Any, service_of: Any) -> None:
+    gate = kit.Gate()
+    service = await service_of(SumModel(gate))
+    got: list[float] = []
+    stream = service.open(got.append)
+    limit, total = 50, 30 * 16_000 // FRAME
+    most = 0
+
+    async def feeder() -> None:
+        nonlocal most
+        for _ in range(total):
+            await stream.wait_below(limit)
+            stream.feed(np.ones(FRAME, np.float32))
+            most = max(most, stream.pending_frames)
+
+    feeding = asyncio.create_task(feeder())
+    await asyncio.wait({feeding}, timeout=0)
+    for _ in range(200):  # far more turns than the feeder needs to reach its limit
+        await asyncio.sleep(0)
+    assert stream.pending_frames == limit
+    assert got == []
+    gate.open()
+    async with asyncio.timeout(20):
+        await feeding
+        await stream.wait_below(1)
+    assert most == limit
+    assert len(got) == total
+    assert got == sorted(got), "every frame, in order"
+
+
+async def test_fc_046_a_feeder_that_never_waits_is_refused_not_buffered(kit: Any, service_of: Any) -> None:
+    gate = kit.Gate()
+    service = await service_of(SumModel(gate))
+    stream = service.open(lambda p: None)
+    for _ in range(MAX_PENDING):
+        stream.feed(np.ones(FRAME, np.float32))
+    with pytest.raises(VoiceActivityError, match=f"{MAX_PENDING} frames are pending"):
+        stream.feed(np.ones(1, np.float32))
+    assert stream.pending_frames == MAX_PENDING
+    gate.open()
+    async with asyncio.timeout(20):
+        await stream.wait_below(1)
+    stream.feed(np.ones(FRAME, np.float32))
+
+
+async def test_a_session_that_leaves_during_a_tick_frees_its_slot_clean(kit: Any, service_of: Any) -> None:
+    gate = kit.Gate()
+    service = await service_of(SumModel(gate), 1)
+    got: list[float] = []
+    stream = service.open(got.append)
+    stream.feed(np.ones(5 * FRAME, np.float32))
+    waiter = asyncio.create_task(stream.wait_below(1))
+    await asyncio.sleep(0)
+    stream.close()
+    await asyncio.wait_for(waiter, 5)
+    with pytest.raises(VoiceActivityError, match="closed"):
+        stream.feed(np.ones(1, np.float32))
+    successor: list[float] = []
+    following = service.open(successor.append)  # while the worker still holds the frame of the one before
+    following.feed(np.ones(2 * FRAME, np.float32))
+    gate.open()
+    async with asyncio.timeout(20):
+        await following.wait_below(1)
+    assert got == []
+    assert successor == await probabilities(await service_of(SumModel()), np.ones(2 * FRAME, np.float32))
+
+
+async def test_a_failing_callback_closes_its_own_session_only(service_of: Any) -> None:
+    service = await service_of(SumModel())
+
+    def broken(probability: float) -> None:
+        raise RuntimeError("not mine")
+
+    bad = service.open(broken)
+    bad.feed(np.ones(2 * FRAME, np.float32))
+    assert len(await probabilities(service, np.ones(4 * FRAME, np.float32))) == 4
+    async with asyncio.timeout(5):
+        await bad.wait_below(1)
+    assert service.open_streams == 0
+
+
+async def test_a_failing_model_wakes_every_feeder_with_an_error(service_of: Any) -> None:
+    class Broken:
+        calls = 0
+
+        def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
+            Broken.calls += 1
+            if Broken.calls > 1:
+                raise RuntimeError("no such provider")
+            return np.zeros(len(frames), np.float32), state
+
+    service = await service_of(Broken())
+    stream = service.open(lambda p: None)
+    stream.feed(np.ones(FRAME, np.float32))
+    with pytest.raises(VoiceActivityError, match="Voice activity failed: no such provider"):
+        await asyncio.wait_for(stream.wait_below(1), 5)
+    with pytest.raises(VoiceActivityError, match="no such provider"):
+        service.open(lambda p: None)
+    assert service.failure
+
+
+async def test_an_idle_service_sleeps_without_a_timer(service_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    service = await service_of(SumModel())
+    real = service._work.wait
+
+    def recorded(timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return real(timeout)
+
+    monkeypatch.setattr(service._work, "wait", recorded)
+    stream = service.open(lambda p: None)
+    for _ in range(3):
+        stream.feed(np.ones(FRAME, np.float32))
+        await stream.wait_below(1)
+    stream.feed(np.ones(FRAME - 1, np.float32))
+    await service.close()
+    untimed = [timeout for timeout in waits if timeout is None]
+    assert 1 <= len(untimed) <= 4, "one untimed wait for each time there was nothing to do"
+    assert all(timeout <= TICK_S for timeout in waits if timeout is not None)
