@@ -1,0 +1,45 @@
+"""Watching and running a server from outside."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from duologue.realtime.bench.caller import CallerSettings
+from duologue.realtime.bench.server_process import ServerSample, ServerWatch, own_server
+from duologue.realtime.bench.voice_report import RunInfo, _server_use
+from duologue.realtime.client import ServerUnreachable
+
+
+def test_a_watch_sees_time_spent_and_memory():
+    watch = ServerWatch(os.getpid())
+    watch.take("run_start")
+    while os.times().user + os.times().system - watch.samples[0].cpu_s < 0.05:
+        sum(range(10_000))
+    watch.take("run_end")
+    first, last = watch.samples
+    assert last.cpu_s - first.cpu_s >= 0.03
+    assert last.rss_bytes > 10_000_000
+
+
+def test_use_is_taken_between_the_marks_and_memory_over_all_samples():
+    samples = [
+        ServerSample("idle_start", 10.0, 5.0, 100),
+        ServerSample("idle_end", 15.0, 5.05, 100),
+        ServerSample("run_start", 16.0, 6.0, 100),
+        ServerSample("sample", 17.0, 6.5, 900),
+        ServerSample("run_end", 26.0, 8.0, 200),
+    ]
+    info = RunInfo("ws://x", True, 2, 0, 0, 0, None, {}, CallerSettings(), [], 4.5, {})
+    use = _server_use(info, samples, session_s=20.0)
+    assert (use.idle_cpu_share, use.cpu_s_per_session_s, use.rss_max_bytes, use.ready_s) == (0.01, 0.1, 900, 4.5)
+
+
+async def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path):
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text("no_such_key: 1\n")
+    with pytest.raises(ServerUnreachable, match="no_such_key"):
+        async with own_server(deploy, tmp_path / "server.log"):
+            pass
