@@ -1,0 +1,76 @@
+"""The packaged voice assistant: recogniser, language model, talker and codec, all small enough for two CPU cores.
+
+A spoken turn is two requests, so that a session can decide in between: :class:`Transcribe` enters and ends at the
+recogniser, :class:`Converse` enters at the language model. :class:`Speak` enters at the talker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from duologue.engine.pipeline import (
+    Capabilities,
+    ExecutionType,
+    PipelineConfig,
+    StageConfig,
+    register_pipeline,
+    register_stage,
+)
+from duologue.engine.requests import Converse, Speak, Transcribe
+
+register_stage("WhisperRecogniser", "duologue.engine.stages.recogniser:WhisperRecogniser")
+register_stage("LlamaCppLanguageModel", "duologue.engine.stages.language_model:LlamaCppLanguageModel")
+register_stage("HibariTalker", "duologue.engine.stages.talker:HibariTalker")
+register_stage("HarmonicNoiseCodec", "duologue.engine.stages.codec:HarmonicNoiseCodec")
+
+ASSISTANT: Final = register_pipeline(
+    PipelineConfig(
+        name="assistant",
+        default_deploy="assistant.yaml",
+        capabilities=Capabilities(audio_in=True, audio_out=True),
+        stages=(
+            StageConfig(
+                stage_id=0,
+                name="recogniser",
+                model_arch="WhisperRecogniser",
+                model="whisper-tiny.en",
+                accepts=(Transcribe,),
+                max_num_seqs=2,
+                owns_tokenizer=True,
+                final_output=True,
+                final_output_type="text",
+            ),
+            StageConfig(
+                stage_id=1,
+                name="language_model",
+                model_arch="LlamaCppLanguageModel",
+                model="smollm2-135m-instruct",
+                execution_type=ExecutionType.LLM_AR,
+                accepts=(Converse,),
+                max_num_seqs=8,
+                owns_tokenizer=True,
+                final_output=True,
+                final_output_type="text",
+            ),
+            StageConfig(
+                stage_id=2,
+                name="talker",
+                model_arch="HibariTalker",
+                model="hibari-heart",
+                input_sources=(1,),
+                accepts=(Speak,),
+                voices=("heart",),
+                max_num_seqs=2,
+            ),
+            StageConfig(
+                stage_id=3,
+                name="codec",
+                model_arch="HarmonicNoiseCodec",
+                input_sources=(2,),
+                max_num_seqs=2,
+                final_output=True,
+                final_output_type="audio",
+            ),
+        ),
+    )
+)

@@ -1,0 +1,140 @@
+"""Whisper through CTranslate2: from samples to text with the figures that tell whether to believe it.
+
+The model is trained on windows of 30 s. Run on a shorter one its encoder is faster in proportion and just as good, as
+long as silence follows the speech; with too little of it the decoder tends to say everything twice. So a recording is
+padded with silence to the next of ``WINDOWS_S``, and a decode that still runs in circles is repeated with a penalty
+on repetition, then in the next longer window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from duologue.engine.text.repetition import collapse_repeats, runs_in_circles
+from duologue.engine.words import normalise_words
+
+SAMPLE_RATE: Final = 16_000
+WINDOWS_S: Final = (8, 15, 30)
+TRAILING_SILENCE_S: Final = 0.5
+"""Least silence after the last sample of a recording; less costs its last words."""
+LONGEST_S: Final = WINDOWS_S[-1] - TRAILING_SILENCE_S
+"""Longest recording that one window takes."""
+
+_MEL_FRAMES_PER_SECOND: Final = 100
+_LONGEST_TEXT: Final = 224
+_LONGEST_PROMPT: Final = 200
+_TOKENS_PER_SECOND: Final = 8
+"""More than anyone says; bounds the time lost to a decode that runs in circles."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What one window was taken for."""
+
+    text: str
+    no_speech: float
+    """Probability that nobody speaks, of the token ``<|nospeech|>`` at the first step."""
+    log_probability: float
+    """Mean natural logarithm of the probabilities of the tokens chosen."""
+
+
+class Whisper:
+    """A loaded model. Safe to use from several threads; ``workers`` windows are worked on at the same time."""
+
+    def __init__(self, folder: Path, *, threads: int, workers: int) -> None:
+        import ctranslate2
+        import tokenizers
+        from faster_whisper.feature_extractor import FeatureExtractor
+        from faster_whisper.tokenizer import Tokenizer
+
+        self._ctranslate2 = ctranslate2
+        self._model = ctranslate2.models.Whisper(
+            str(folder), device="cpu", compute_type="int8", intra_threads=threads, inter_threads=workers
+        )
+        self._tokenizer_of_language: dict[str, Tokenizer] = {}
+        self._make_tokenizer = lambda language: Tokenizer(
+            tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
+            self._model.is_multilingual,
+            task="transcribe",
+            language=language,
+        )
+        self._mel = FeatureExtractor(feature_size=self._model.n_mels)
+
+    def recognise(self, samples: NDArray[np.float32], language: str = "en", prompt: str | None = None) -> Hypothesis:
+        """Text of ``samples``, mono at 16 kHz, at most ``LONGEST_S``.
+
+        ``language`` is an ISO 639-1 code and ``prompt`` text that goes before; an English-only model knows no other.
+        Raises ``ValueError`` for a recording that is too long or a language that the model does not know.
+        """
+        seconds = len(samples) / SAMPLE_RATE
+        if seconds > LONGEST_S:
+            raise ValueError(f"a recording of {seconds:.1f} s is longer than {LONGEST_S} s")
+        tokens = self._prompt_tokens(language, prompt)
+        fitting = [window for window in WINDOWS_S if seconds + TRAILING_SILENCE_S <= window]
+        speech_s = audible_seconds(samples)
+        encoded = self._encode(samples, fitting[0])
+        first = self._decode(encoded, tokens, language, seconds, penalty=1.0)
+        if not _doubtful(first, speech_s):
+            return first
+        second = self._decode(encoded, tokens, language, seconds, penalty=1.1)
+        if not _doubtful(second, speech_s):
+            return second
+        encoded = self._encode(samples, fitting[min(1, len(fitting) - 1)])
+        third = self._decode(encoded, tokens, language, seconds, penalty=1.2)
+        if not _doubtful(third, speech_s):
+            return third
+        return Hypothesis(collapse_repeats(first.text), first.no_speech, first.log_probability)
+
+    def _prompt_tokens(self, language: str, prompt: str | None) -> list[int]:
+        tokenizer = self._tokenizer(language)
+        before: list[int] = []
+        if prompt:
+            before = [tokenizer.sot_prev, *tokenizer.encode(" " + prompt.strip())[-_LONGEST_PROMPT:]]
+        return [*before, *tokenizer.sot_sequence, tokenizer.no_timestamps]
+
+    def _tokenizer(self, language: str) -> Any:
+        if not self._model.is_multilingual:
+            language = "en"
+        if language not in self._tokenizer_of_language:
+            try:
+                self._tokenizer_of_language[language] = self._make_tokenizer(language)
+            except ValueError as error:
+                raise ValueError(f"language: the recogniser does not know '{language}'") from error
+        return self._tokenizer_of_language[language]
+
+    def _encode(self, samples: NDArray[np.float32], window_s: int) -> Any:
+        padded = np.zeros(window_s * SAMPLE_RATE, np.float32)
+        padded[: len(samples)] = samples
+        mel = self._mel(padded, padding=0)[:, : window_s * _MEL_FRAMES_PER_SECOND]
+        batch = np.ascontiguousarray(mel[np.newaxis], dtype=np.float32)
+        return self._model.encode(self._ctranslate2.StorageView.from_array(batch))
+
+    def _decode(self, encoded: Any, tokens: list[int], language: str, seconds: float, penalty: float) -> Hypothesis:
+        room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
+        result = self._model.generate(
+            encoded,
+            [tokens],
+            beam_size=1,
+            max_length=len(tokens) + room,
+            repetition_penalty=penalty,
+            return_scores=True,
+            return_no_speech_prob=True,
+        )[0]
+        text = self._tokenizer(language).decode(result.sequences_ids[0]).strip()
+        return Hypothesis(text, result.no_speech_prob, result.scores[0])
+
+
+def audible_seconds(samples: NDArray[np.float32]) -> float:
+    """Time, in seconds, during which ``samples`` at 16 kHz are within 35 dB of their loudest 20 ms."""
+    frame = SAMPLE_RATE // 50
+    power = np.square(samples[: len(samples) // frame * frame].reshape(-1, frame)).mean(axis=1)
+    return float(np.count_nonzero(power > power.max(initial=0.0) * 10**-3.5)) / 50
+
+
+def _doubtful(hypothesis: Hypothesis, speech_s: float) -> bool:
+    return runs_in_circles(normalise_words(hypothesis.text), speech_s)

@@ -1,0 +1,153 @@
+"""Cutting text that is still being written into clauses to be spoken.
+
+The first clause should be spoken as soon as possible, so it is short; later ones are whole sentences where those are
+not too long, because a voice model phrases a whole sentence best. Every character of the text belongs to exactly one
+clause, and where the cuts fall does not depend on how the text arrived.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Ending(Enum):
+    """How a clause ends, which decides the pause after it."""
+
+    OPEN = "open"
+    """In the middle of a phrase."""
+    CLAUSE = "clause"
+    """At a comma, semicolon, colon or dash."""
+    SENTENCE = "sentence"
+    PARAGRAPH = "paragraph"
+    """At the end of a line."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A piece of text to be spoken in one go."""
+
+    text: str
+    """As written, the white space after it included."""
+    start: int
+    """Offset of ``text`` in all text so far, in characters."""
+    ending: Ending
+
+
+SHORTEST_FIRST: Final = 3
+"""Words in the first clause before a comma may end it."""
+LONGEST_FIRST: Final = 8
+"""Words in the first clause before it is cut without any punctuation."""
+SHORTEST_LATER: Final = 14
+"""Words in a later clause before a comma may end it."""
+LONGEST_LATER: Final = 36
+"""Words in a later clause before it is cut without any punctuation."""
+LONGEST_CHARACTERS: Final = 280
+"""Characters of a clause, whatever they are."""
+
+_CLOSERS: Final = "\"'”’)]}*_`~"
+_SENTENCE_END: Final = re.compile(rf"[.!?…。！？][{re.escape(_CLOSERS)}]*$")
+_CLAUSE_END: Final = re.compile(rf"(?:[,;:—–]|--)[{re.escape(_CLOSERS)}]*$|(?:^|\s)-$")
+_ABBREVIATION: Final = re.compile(
+    r"(?:^|[\s(\"“])(?:Mr|Mrs|Ms|Dr|Prof|St|Mt|Gen|Sen|Rep|Gov|Capt|Lt|Col|Sgt|Rev|Hon|Jr|Sr|vs|No|Nos|Fig|approx|"
+    r"e\.g|i\.e|cf|[A-Z])\.$"
+)
+_LIST_NUMBER: Final = re.compile(r"^\s*\(?\d{1,3}[.)]$")
+_LEADS_ON: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "and but or nor so because that which who when where while if unless although though until before after since "
+        "to in on at with for of from by into about through between as than is are was were will can could would",
+    )
+)
+"""Words that begin a phrase: a cut before one of these is heard least."""
+_DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
+
+
+class ClauseSplitter:
+    """Takes text in pieces and gives back clauses as soon as their end is certain."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._start = 0
+        self._seen = 0
+        self._words = 0
+        self._word_start = 0
+        self._cuts = 0
+
+    def push(self, text: str) -> list[Clause]:
+        """Add text; the clauses that it completes."""
+        self._text += text
+        clauses: list[Clause] = []
+        while self._seen < len(self._text):
+            ending = self._ending_before(self._seen)
+            if ending is None:
+                self._seen += 1
+                continue
+            at = self._word_start if ending is Ending.OPEN and self._word_start else self._seen
+            clauses.append(self._cut(at, ending))
+        return clauses
+
+    def finish(self) -> list[Clause]:
+        """The text is complete: what is left of it."""
+        return [self._cut(len(self._text), Ending.PARAGRAPH)] if self._text else []
+
+    def _cut(self, at: int, ending: Ending) -> Clause:
+        clause = Clause(self._text[:at], self._start, ending)
+        self._text = self._text[at:]
+        self._start += at
+        self._seen = self._words = self._word_start = 0
+        self._cuts += any(character.isalnum() for character in clause.text)
+        return clause
+
+    def _ending_before(self, at: int) -> Ending | None:
+        """Whether the clause ends somewhere before character ``at``, judged by what is known up to that character."""
+        if at >= LONGEST_CHARACTERS:
+            return Ending.OPEN
+        if not self._text[at].isspace() and (at == 0 or self._text[at - 1].isspace()):
+            before = self._text[:at]
+            ending = self._ending_at_word(before, self._text[at]) if before.strip() else None
+            if ending is None:
+                self._words += 1
+                self._word_start = at
+            return ending
+        return None
+
+    def _ending_at_word(self, before: str, following: str) -> Ending | None:
+        written = before.rstrip()
+        if _LIST_NUMBER.search(written):
+            return None
+        if "\n" in before[len(written) :]:
+            return Ending.PARAGRAPH
+        if _inside_link(written):
+            return None
+        if _SENTENCE_END.search(written) and not _ABBREVIATION.search(written) and not following.islower():
+            return Ending.SENTENCE
+        if _CLAUSE_END.search(written):
+            numbers = following.isdigit() and _DIGIT_AROUND.search(written)
+            return Ending.CLAUSE if self._words >= self._shortest() and not numbers else None
+        return Ending.OPEN if self._may_be_cut_before_last_word(written) else None
+
+    def _may_be_cut_before_last_word(self, written: str) -> bool:
+        """True when the last word written may begin the next clause."""
+        head, last = written[: self._word_start], written[self._word_start :]
+        if self._words <= self._longest() // 2 or _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit():
+            return False
+        return self._words > self._longest() or (self._cuts == 0 and last.lower() in _LEADS_ON)
+
+    def _shortest(self) -> int:
+        return SHORTEST_LATER if self._cuts else SHORTEST_FIRST
+
+    def _longest(self) -> int:
+        return LONGEST_LATER if self._cuts else LONGEST_FIRST
+
+
+def _inside_link(written: str) -> bool:
+    """True within the brackets of a ``[text](address)`` that is not complete."""
+    opened = written.rfind("[")
+    return opened >= 0 and ("]" not in written[opened:] or _OPEN_ADDRESS.search(written[opened:]) is not None)
+
+
+_OPEN_ADDRESS: Final = re.compile(r"\]\([^)]*$")

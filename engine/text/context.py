@@ -1,0 +1,67 @@
+"""Fitting a conversation into a language model's context.
+
+Old turns are left out in blocks, not one by one: as long as the same ones are left out, the prompt of a turn begins
+with that of the turn before, and the model need not read it again. What is left out depends only on the conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from duologue.engine.requests import ChatMessage
+
+_BYTES_PER_TOKEN: Final = 3.0
+"""Fewer than in English prose (about 4.5), so that the estimate errs on the safe side."""
+_TOKENS_PER_MESSAGE: Final = 5
+_LEFT_OUT: Final = "... "
+
+
+def estimated_tokens(message: ChatMessage) -> int:
+    """Tokens that ``message`` takes at most, unless it is far from prose."""
+    return _TOKENS_PER_MESSAGE + int(len(message.text.encode()) / _BYTES_PER_TOKEN)
+
+
+def fit(messages: Sequence[ChatMessage], budget: int) -> tuple[ChatMessage, ...]:
+    """``messages`` without the oldest turns where all of them are more than ``budget`` tokens.
+
+    System messages at the head and the last message always stay; where they alone are too long, the head is cut at its
+    end and the last message at its beginning. The first message after the head is one of the user's where there is one.
+    """
+    head = _head(messages)
+    system, rest = messages[:head], messages[head:]
+    if not rest:
+        return tuple(_cut(system, budget, keep_end=False))
+    system = _cut(system, budget // 2, keep_end=False)
+    room = budget - sum(map(estimated_tokens, system))
+    costs = [estimated_tokens(message) for message in rest]
+    block = max(1, room // 2)
+    excess = sum(costs) - room
+    to_drop = -(-excess // block) * block if excess > 0 else 0
+    first = dropped = 0
+    while first < len(rest) - 1 and (dropped < to_drop or (first and rest[first].role != "user")):
+        dropped += costs[first]
+        first += 1
+    return (*system, *_cut(rest[first:], room, keep_end=True))
+
+
+def _head(messages: Sequence[ChatMessage]) -> int:
+    """Number of system messages before the first other one."""
+    return next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
+
+
+def _cut(messages: Sequence[ChatMessage], budget: int, *, keep_end: bool) -> Sequence[ChatMessage]:
+    """Shorten the texts evenly when the messages together are more than ``budget`` tokens."""
+    total = sum(map(estimated_tokens, messages))
+    if total <= budget:
+        return messages
+    share = budget / total
+    return [
+        ChatMessage(role=message.role, text=_shortened(message.text, int(len(message.text) * share), keep_end))
+        for message in messages
+    ]
+
+
+def _shortened(text: str, length: int, keep_end: bool) -> str:
+    length = max(0, length - len(_LEFT_OUT))
+    return _LEFT_OUT + text[len(text) - length :] if keep_end else text[:length]
