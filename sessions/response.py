@@ -1,9 +1,7 @@
 """One response from ``response.created`` to ``response.done``: the event sequence of ``realtime-protocol`` O15 to O20.
 
-    CREATED --first delta--> OPEN (item and part announced) --finish--> DONE
-    CREATED --finish (nothing was made)-------------------------------> DONE
-
-Every path ends in ``finish``, which closes what is open and sends exactly one ``response.done``.
+A response is created, opened by its first delta (which announces its item and part), and finished. Every path ends in
+``finish``, which closes what is open and sends exactly one ``response.done``.
 """
 
 from __future__ import annotations
@@ -29,9 +27,17 @@ CancelReason = Literal["turn_detected", "client_cancelled"]
 
 
 class State(enum.Enum):
-    CREATED = enum.auto()
-    OPEN = enum.auto()
-    DONE = enum.auto()
+    CREATED = "created"
+    OPEN = "open"
+    DONE = "done"
+
+
+TRANSITIONS: dict[tuple[State, Literal["open", "finish"]], State] = {
+    (State.CREATED, "open"): State.OPEN,
+    (State.CREATED, "finish"): State.DONE,
+    (State.OPEN, "finish"): State.DONE,
+}
+"""Where each step leads; there are no other moves."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class ResponseLifecycle:
 
     def open(self, item_id: str) -> Item:
         """Name the output item; :meth:`announce` follows once it stands in the conversation."""
-        self.item_id, self.state = item_id, State.OPEN
+        self.item_id, self.state = item_id, TRANSITIONS[self.state, "open"]
         return self.item
 
     def announce(self, previous_item_id: str | None) -> None:
@@ -127,13 +133,13 @@ class ResponseLifecycle:
 
     def finish(self, outcome: Outcome) -> None:
         """Close what is open and say how it ended; nothing of this response follows."""
-        if self.state is State.OPEN:
+        was_open, self.state = self.state is State.OPEN, TRANSITIONS[self.state, "finish"]
+        if was_open:
             self._status = "completed" if outcome.status == "completed" else "incomplete"
             self._close_part(flush=outcome.status in ("completed", "incomplete"))
             if not self.item_deleted:
                 self.emit(events.ItemDone, previous_item_id=self._previous_item_id, item=self.item)
             self.emit(events.OutputItemDone, response_id=self.id, output_index=0, item=self.item)
-        self.state = State.DONE
         details = events.StatusDetails(type=outcome.status, reason=outcome.reason, error=_status_error(outcome))
         self.emit(events.ResponseDone, response=self._snapshot(outcome.status, details))
 

@@ -1,13 +1,9 @@
 """Turn detection by voice activity and silence: ``server_vad``, and ``semantic_vad`` until it has a model of its own.
 
-States and transitions of one policy (a frame is *speech* at or above the threshold, *silence* below threshold - 0.15,
-and in between it prolongs whatever was before):
-
-    SILENT   --speech for min_speech-->                         SPEAKING   Started
-    SPEAKING --silence for pause-->                             PAUSED     Paused
-    PAUSED   --speech-->                                        SPEAKING   Resumed
-    SPEAKING, PAUSED --silence for silence_duration-->          SILENT     Stopped
-    SPEAKING, PAUSED --turn as long as max_turn-->              SPEAKING   Stopped, Started (no sample lost or doubled)
+A frame is *speech* at or above the threshold, *silence* below threshold - 0.15, and in between it prolongs whatever
+was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :data:`PAUSE_MS` is a pause; silence for the
+session's window ends the turn; a turn that reaches its greatest length is ended and the next one started at the same
+tick, so that no sample is lost or doubled.
 """
 
 from __future__ import annotations
@@ -50,10 +46,20 @@ class SilenceSettings:
                 return cls(silence_duration_ms=SEMANTIC_SILENCE_MS[detection.eagerness], max_turn_ms=max_turn_ms)
 
 
-class _State(enum.Enum):
-    SILENT = enum.auto()
-    SPEAKING = enum.auto()
-    PAUSED = enum.auto()
+class State(enum.Enum):
+    SILENT = "silent"
+    SPEAKING = "speaking"
+    PAUSED = "paused"
+
+
+TRANSITIONS: dict[tuple[State, type[TurnSignal]], State] = {
+    (State.SILENT, Started): State.SPEAKING,
+    (State.SPEAKING, Paused): State.PAUSED,
+    (State.PAUSED, Resumed): State.SPEAKING,
+    (State.SPEAKING, Stopped): State.SILENT,
+    (State.PAUSED, Stopped): State.SILENT,
+}
+"""Where each signal leads; there are no other moves."""
 
 
 class SilencePolicy:
@@ -73,7 +79,7 @@ class SilencePolicy:
         self._max_turn = max(settings.max_turn_ms * TICKS_PER_MS, TICKS_PER_SECOND)
 
     def reset(self, position: int) -> None:
-        self._state = _State.SILENT
+        self._state = State.SILENT
         self._floor = position
         self._onset: int | None = None
         self._turn_start = position
@@ -81,14 +87,14 @@ class SilencePolicy:
 
     @property
     def speaking(self) -> bool:
-        return self._state is not _State.SILENT
+        return self._state is not State.SILENT
 
     @property
     def lookback(self) -> int:
         return self._prefix + self._min_speech + VAD_FRAME_TICKS
 
     def frame(self, start: int, end: int, probability: float) -> list[TurnSignal]:
-        if self._state is _State.SILENT:
+        if self._state is State.SILENT:
             return self._while_silent(start, end, probability)
         return self._while_speaking(end, probability)
 
@@ -100,31 +106,36 @@ class SilencePolicy:
             self._onset = start
         if end - self._onset < self._min_speech:
             return []
-        self._turn_start = max(self._onset - self._prefix, self._floor)
-        self._state, self._onset, self._speech_end = _State.SPEAKING, None, end
-        return [Started(self._turn_start)]
+        start = max(self._onset - self._prefix, self._floor)
+        self._onset, self._speech_end = None, end
+        return [self._start(start)]
 
     def _while_speaking(self, end: int, probability: float) -> list[TurnSignal]:
         signals: list[TurnSignal] = []
         in_silence = end - self._speech_end > VAD_FRAME_TICKS
         if probability >= self._settings.threshold - (0.0 if in_silence else HYSTERESIS):
             self._speech_end = end
-            if self._state is _State.PAUSED:
-                self._state = _State.SPEAKING
-                signals.append(Resumed())
+            if self._state is State.PAUSED:
+                signals.append(self._move(Resumed()))
         elif end - self._speech_end >= self._silence:
             # The frame that confirms may reach past the window: the rest of it belongs to what comes next.
-            return self._stop(self._speech_end + self._silence)
-        elif self._state is _State.SPEAKING and end - self._speech_end >= self._pause:
-            self._state = _State.PAUSED
-            signals.append(Paused(self._speech_end))
+            return [self._stop(self._speech_end + self._silence)]
+        elif self._state is State.SPEAKING and end - self._speech_end >= self._pause:
+            signals.append(self._move(Paused(self._speech_end)))
         if end - self._turn_start >= self._max_turn:
             cut = self._turn_start + self._max_turn
-            signals += self._stop(cut)
-            self._state, self._turn_start, self._speech_end = _State.SPEAKING, cut, max(cut, self._speech_end)
-            signals.append(Started(cut))
+            signals += [self._stop(cut), self._start(cut)]
+            self._speech_end = max(cut, self._speech_end)
         return signals
 
-    def _stop(self, end: int) -> list[TurnSignal]:
-        self._state, self._floor = _State.SILENT, end
-        return [Stopped(end)]
+    def _start(self, position: int) -> TurnSignal:
+        self._turn_start = position
+        return self._move(Started(position))
+
+    def _stop(self, end: int) -> TurnSignal:
+        self._floor = end
+        return self._move(Stopped(end))
+
+    def _move(self, signal: TurnSignal) -> TurnSignal:
+        self._state = TRANSITIONS[self._state, type(signal)]
+        return signal

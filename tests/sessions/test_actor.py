@@ -101,7 +101,7 @@ async def test_fc_131_a_client_that_reads_nothing_holds_its_own_answer_back_and_
         answer = await engine.opened()
         transport.gate.clear()
         answer.give(TextDelta(text="Hi."))
-        pieces = 200
+        pieces = 400
         for _ in range(pieces):
             answer.give(AudioDelta(pcm=speech(20)))
         answer.give(Finished(reason="completed"))
