@@ -5,11 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from duologue.realtime.auth import ApiKeys, KeyMiddleware
-from duologue.realtime.gateway import Gateway
-from duologue.realtime.http_errors import error_response
-from duologue.realtime.websocket import realtime_endpoint
-from duologue.sessions.errors import ProtocolError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,6 +12,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
+
+from duologue.realtime.auth import ApiKeys, KeyMiddleware
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.http_errors import error_response
+from duologue.realtime.websocket import realtime_endpoint
+from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ async def health(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     state = gateway.engine.health()
     status = "draining" if gateway.draining else "ok" if state.ready else "not_ready"
-    body = {"status": status, "stages": [dataclasses.asdict(stage) for stage in state.stages]}
+    body = {"status": status, "stages": state.stages}
     return JSONResponse(body, status_code=200 if status == "ok" else 503)
 
 

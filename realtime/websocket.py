@@ -7,6 +7,8 @@ import logging
 import uuid
 from collections.abc import Sequence
 
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
 from duologue.realtime import metrics, wire
 from duologue.realtime.auth import SUBPROTOCOL
 from duologue.realtime.gateway import Gateway
@@ -15,7 +17,6 @@ from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import CapacityError
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +66,14 @@ class WebSocketTransport:
         except WebSocketDisconnect:
             self._gone = True
 
-    async def close(self, code: int = NORMAL, reason: str = "") -> None:
+    async def close(self, code: int = NORMAL, reason: str = "", timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the connection; harmless if it is over. The reason is cut to what a close frame holds."""
         if self._gone or self._closed:
             return
         self._closed = True
         cut = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await self._websocket.close(code, cut)
         except (WebSocketDisconnect, TimeoutError):
             # the peer is gone, or reads nothing; the protocol cuts it off when the endpoint returns
@@ -83,7 +84,7 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
     """One connection from its upgrade to its end."""
     gateway: Gateway = websocket.app.state.gateway
     if (refusal := gateway.refusal()) is not None:
-        metrics.sessions_refused.labels(reason=refusal.code).inc()
+        metrics.connections_refused.labels(reason=refusal.code).inc()
         await websocket.send_denial_response(error_response(503, refusal.message, refusal.code, headers=_RETRY))
         return
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
@@ -91,14 +92,13 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
     try:
         model = _requested_model(websocket, gateway)
     except ProtocolError as error:
-        metrics.sessions_refused.labels(reason=error.code).inc()
+        metrics.connections_refused.labels(reason=error.code).inc()
         await _refuse(transport, error, POLICY)
         return
     try:
-        with metrics.sessions_open.track_inprogress():
-            await gateway.sessions.serve(transport, model)
+        await gateway.sessions.serve(transport, model)
     except CapacityError as error:
-        metrics.sessions_refused.labels(reason="duologue.capacity").inc()
+        metrics.connections_refused.labels(reason="duologue.capacity").inc()
         await _refuse(transport, ProtocolError("duologue.capacity", str(error)), TRY_AGAIN_LATER)
     except Exception:
         logger.exception("session failed")

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 import websockets
+
+from duologue.engine.engine import EngineHealth
 from duologue.engine.pipeline import Capabilities, ExecutionType, PipelineConfig, StageConfig
 from duologue.engine.requests import Converse
 from duologue.realtime.app import create_app
@@ -63,8 +64,8 @@ class ScriptedEngine:
     def __init__(self) -> None:
         self.ready = True
 
-    def health(self) -> Any:
-        return SimpleNamespace(ready=self.ready, stages=())
+    def health(self) -> EngineHealth:
+        return EngineHealth(self.ready, {"language_model": "ready" if self.ready else "loading"})
 
 
 @dataclass

@@ -17,6 +17,7 @@ async def test_health_follows_the_engine_and_the_drain(serve: Any) -> None:
         edge.engine.ready = False
         answer = await http.get("/health")
         assert (answer.status_code, answer.json()["status"]) == (503, "not_ready")
+        assert answer.json()["stages"] == {"language_model": "loading"}
         edge.engine.ready = True
         edge.gateway.draining = True
         answer = await http.get("/health")
@@ -38,11 +39,22 @@ async def test_models_are_listed_with_what_they_can_do(serve: Any) -> None:
         assert "tiny" in missing.json()["error"]["message"]
 
 
-async def test_metrics_count_what_was_refused(serve: Any) -> None:
+async def test_metrics_show_what_was_refused_and_the_rooms_below(serve: Any) -> None:
+    def refused(text: str) -> float:
+        values = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(REFUSED)]
+        return float(values[0]) if values else 0.0
+
     async with serve(idle) as edge, edge.http() as http:
+        before = refused((await http.get("/metrics")).text)
+        async with edge.connect("?model=gpt-9"):
+            pass
         text = (await http.get("/metrics")).text
-        assert "duologue_sessions_open 0.0" in text
-        assert "process_resident_memory_bytes" in text
+        assert refused(text) == before + 1
+        for name in ("duologue_sessions_open", "duologue_requests_total", "process_resident_memory_bytes"):
+            assert name in text
+
+
+REFUSED = 'duologue_connections_refused_total{reason="model_not_found"}'
 
 
 async def test_errors_are_json_in_openai_shape(serve: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import websockets
+
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.websocket import WebSocketTransport
 

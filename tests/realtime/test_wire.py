@@ -7,11 +7,12 @@ import json
 from typing import Any, get_args
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from duologue.realtime import wire
 from duologue.sessions import client_events as ce
 from duologue.sessions import server_events as se
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 LEGAL: list[tuple[dict[str, Any], type]] = [
     ({"type": "session.update", "session": {"type": "realtime", "instructions": ""}}, ce.SessionUpdate),

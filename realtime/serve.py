@@ -1,0 +1,232 @@
+"""``duologue serve``: bind, answer 503 while the models load, serve, and leave without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
+from duologue.engine.engine import Engine
+from duologue.engine.models import ModelUnavailable
+from duologue.engine.pipeline import PipelineError
+from duologue.realtime import logs, wire
+from duologue.realtime.app import create_app
+from duologue.realtime.auth import ApiKeys
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.models import missing_models, needed_models
+from duologue.realtime.progress import StartProgress
+from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import SessionManager, settings_from_deploy
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 2.5
+"""How long running answers may go on after the first signal. With the rest of the shutdown it stays below 5 s."""
+
+
+class StartError(Exception):
+    """The server cannot start; the message is one line for the person who started it."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    deploy_config: Path | None = None
+    api_keys: tuple[str, ...] = ()
+    log_format: logs.LogFormat = "text"
+    log_level: str = "info"
+
+
+def run(options: ServeOptions) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
+    logs.configure(options.log_format, options.log_level)
+    try:
+        deploy = load_deploy(options.deploy_config)
+        engine = Engine(deploy)
+    except (DeployError, PipelineError) as error:
+        raise StartError(str(error)) from error
+    listener = listen(options.host, options.port)
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=options.log_level == "debug") as runner:
+        runner.get_loop().slow_callback_duration = 0.05
+        runner.run(_serve(options, deploy, engine, listener))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ``StartError`` that says what is wrong with the address."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=512)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(f"Port {port} on {host} is already in use. Choose another with --port.") from error
+        raise StartError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from error
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without signal handling: the signals mean a drain first, and are handled below."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def http_server(app: Starlette, ping_interval_s: float = 20.0, ping_timeout_s: float = 40.0) -> HttpServer:
+    """The HTTP server for an application, to be run with ``serve(sockets=[listener])``."""
+    return HttpServer(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws=RealtimeWebSocketProtocol,
+            ws_max_size=wire.MAX_FRAME_BYTES,
+            ws_ping_interval=ping_interval_s,
+            ws_ping_timeout=ping_timeout_s,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+
+async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, listener: socket.socket) -> None:
+    stop, hurry = _watch_signals()
+    try:
+        settings = settings_from_deploy(deploy, engine.served_names())
+    except ProtocolError as error:
+        raise StartError(f"{deploy.file}: {error.message}") from error
+    gateway = Gateway(engine, settings.names)
+    server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
+    http = asyncio.create_task(server.serve([listener]), name="http server")
+    _say_where(options, listener)
+    started = time.monotonic()
+    try:
+        if not await _finished_before(stop, _load(engine, deploy)):
+            return
+        manager = SessionManager(engine, settings)
+        gateway.open(manager)
+        _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
+        await stop.wait()
+        gateway.draining = True
+        logger.info("draining %d sessions", manager.open_sessions)
+        await _finished_before(hurry, manager.drain(DRAIN_S))
+    finally:
+        server.should_exit = True
+        server.force_exit = hurry.is_set()
+        await http
+        await engine.close()
+
+
+async def _load(engine: Engine, deploy: DeployConfig) -> None:
+    """Fetch the models that are missing, then load every stage. Raises ``StartError``."""
+    try:
+        with StartProgress() as progress:
+            for name in missing_models(needed_models(deploy)):
+                await _in_thread_of_its_own(partial(progress.pull, name))
+            await engine.start(progress.stage_moved)
+    except (ModelUnavailable, DeployError) as error:
+        raise StartError(str(error)) from error
+    except Exception as error:
+        logger.debug("loading failed", exc_info=True)
+        raise StartError(f"The models could not be loaded: {type(error).__name__}: {error}") from error
+
+
+async def _in_thread_of_its_own(download: Callable[[], object]) -> None:
+    """Run a download on a daemon thread: it cannot be interrupted, and must not keep a stopped server alive.
+
+    When cancelled, what the download has started (an installer) is ended.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if not done.done():
+            done.set_exception(error) if error else done.set_result(None)
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            download()
+        except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=run, name="model download", daemon=True).start()
+    try:
+        await done
+    except asyncio.CancelledError:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        raise
+
+
+async def _finished_before(event: asyncio.Event, work: Awaitable[None]) -> bool:
+    """Run ``work`` unless ``event`` comes first, which cancels it. Raises what ``work`` raises."""
+    task = asyncio.ensure_future(work)
+    interrupted = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({task, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        for unfinished in (task, interrupted):
+            unfinished.cancel()
+        await asyncio.gather(task, interrupted, return_exceptions=True)
+
+
+def _watch_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events for the first and for the second SIGINT or SIGTERM."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def received() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, received)
+    return stop, hurry
+
+
+# -- words to the person who started it --------------------------------------------------------------------------------
+
+
+def _address(listener: socket.socket, scheme: str) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _say_where(options: ServeOptions, listener: socket.socket) -> None:
+    _say(f"Listening on {_address(listener, 'http')} (health: /health, models: /v1/models, metrics: /metrics)")
+    if not options.api_keys and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        print(
+            "warning: anyone who can reach this address may use the server; set --api-key or DUOLOGUE_API_KEY.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,192 @@
+"""The WebSocket protocol's own decisions, with a transport and a clock that do what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+from websockets.frames import Frame, Opcode
+
+from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
+
+
+class Timer:
+    def __init__(self, when: float, callback: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.when, self.callback, self.arguments, self.cancelled = when, callback, arguments, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ScriptedLoop:
+    """A clock that moves when told to, and the timers on it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[Timer] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[..., None], *arguments: Any) -> Timer:
+        self.timers.append(Timer(self.now + delay, callback, arguments))
+        return self.timers[-1]
+
+    def create_task(self, work: Any) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(work)
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if not timer.cancelled and timer.when <= end]:
+            timer = min(due, key=lambda timer: timer.when)
+            self.timers.remove(timer)
+            self.now = timer.when
+            timer.callback(*timer.arguments)
+        self.now = end
+
+
+class ScriptedTransport(asyncio.Transport):
+    """Remembers what was written; ``unsent`` bytes wait in its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.unsent = 0
+        self.state = "open"
+
+    def write(self, data: Any) -> None:
+        self.written += bytes(data)
+
+    def write_eof(self) -> None:
+        self.state = "half closed"
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.state in ("closing", "aborted")
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        if self.state != "aborted":
+            self.state = "closing"
+
+    def abort(self) -> None:
+        self.state = "aborted"
+
+
+UPGRADE = (
+    b"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def masked(opcode: Opcode, payload: bytes) -> bytes:
+    return Frame(opcode, payload).serialize(mask=True)
+
+
+class Connection:
+    """An accepted WebSocket whose application waits until it is released."""
+
+    def __init__(self) -> None:
+        self.loop = ScriptedLoop()
+        self.transport = ScriptedTransport()
+        self.released = asyncio.Event()
+        self.accepted = asyncio.Event()
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            ws_ping_interval=20,
+            ws_ping_timeout=40,
+            ws_max_size=1000,
+            ws_per_message_deflate=False,
+        )
+        self.protocol = RealtimeWebSocketProtocol(config, ServerState(), {}, _loop=self.loop)  # type: ignore[arg-type]
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+        self.accepted.set()
+        await self.released.wait()
+
+    async def open(self) -> Connection:
+        self.protocol.connection_made(self.transport)
+        self.protocol.data_received(UPGRADE)
+        await self.accepted.wait()
+        self.transport.written = b""
+        return self
+
+    def ping_payload(self) -> bytes:
+        assert self.protocol.pending_ping_payload is not None
+        return self.protocol.pending_ping_payload
+
+    async def end(self) -> None:
+        self.released.set()
+        await asyncio.gather(*self.protocol.tasks)
+
+
+@pytest.fixture
+async def connection() -> Any:
+    opened = await Connection().open()
+    yield opened
+    await opened.end()
+
+
+async def test_fc_131_a_peer_that_shows_no_life_is_cut_off_in_time(connection: Connection) -> None:
+    connection.transport.unsent = 70_000
+    connection.loop.advance(20 + 40 - 0.1)
+    assert connection.transport.state == "open"
+    connection.loop.advance(0.2)
+    assert connection.transport.state == "aborted"
+
+
+async def test_fc_131_a_peer_that_reads_slowly_is_not_cut_off(connection: Connection) -> None:
+    connection.transport.unsent = 70_000
+    connection.loop.advance(20)
+    for _ in range(10):  # its pong waits behind the backlog for minutes
+        connection.transport.unsent -= 5_000
+        connection.loop.advance(39)
+        assert connection.transport.state == "open"
+    connection.protocol.data_received(masked(Opcode.PONG, connection.ping_payload()))
+    connection.loop.advance(39)
+    assert connection.transport.state == "open"
+
+
+async def test_fc_131_a_peer_that_sends_but_does_not_read_is_alive(connection: Connection) -> None:
+    connection.loop.advance(20)
+    for _ in range(10):
+        connection.protocol.data_received(masked(Opcode.PING, b""))
+        connection.loop.advance(39)
+        assert connection.transport.state == "open"
+
+
+async def test_fc_131_a_peer_is_not_blamed_while_we_do_not_read(connection: Connection) -> None:
+    connection.protocol.data_received(masked(Opcode.TEXT, b"{}"))  # nobody takes it: reading is paused
+    assert connection.protocol.read_paused
+    connection.loop.advance(200)
+    assert connection.transport.state == "open"
+
+
+async def test_fc_137_an_oversize_frame_is_answered_and_then_read_to_its_end(connection: Connection) -> None:
+    frame = masked(Opcode.TEXT, bytes(5000))
+    connection.protocol.data_received(frame[:2000])
+    assert connection.transport.written[2:4] == (1009).to_bytes(2, "big")
+    assert connection.transport.state == "half closed"  # closing now would reset the connection under the 1009
+    written = connection.transport.written
+    connection.protocol.data_received(frame[2000:])
+    assert connection.transport.written == written
+    connection.loop.advance(connection.protocol.close_timeout)
+    assert connection.transport.state == "closing"
+
+
+async def test_a_peer_that_does_not_take_in_the_rest_is_cut_off_after_the_session(connection: Connection) -> None:
+    await connection.end()
+    assert connection.transport.state == "closing"
+    connection.loop.advance(connection.protocol.close_timeout)
+    assert connection.transport.state == "aborted"
