@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -114,7 +114,7 @@ class Engine:
         for config in self.pipeline.stages:
             placed = self.deploy.stage(config.stage_id)
             self._replicas[config.stage_id] = [
-                InlineReplica(config.name, self._builder(config, placed), placed.max_num_seqs or config.max_num_seqs, i)
+                InlineReplica(config.name, self._builder(config, placed), self._size(config), i)
                 for i in range(placed.replicas or 1)
             ]
         try:
@@ -236,25 +236,29 @@ class Engine:
             raise errors.exceptions[0] from None
 
     def _builder(self, config: StageConfig, placed: StageDeploy) -> Callable[[], Stage]:
-        """How to make the stage: its class with the deploy file's ``engine_args`` (and ``sampling``) as keywords."""
-        arguments: dict[str, Any] = {} if config.model is None else {"model": config.model}
-        arguments |= placed.engine_args
-        sampling = placed.sampling | config.sampling_constraints
-        if sampling:
-            arguments["sampling"] = sampling
+        """How to make the stage: its class with ``engine_args`` and ``sampling``, and its model and size if it asks."""
+        given = dict(placed.engine_args)
+        if sampling := placed.sampling | config.sampling_constraints:
+            given["sampling"] = sampling
+        offered = {"max_num_seqs": self._size(config)} | ({"model": config.model} if config.model else {})
 
         def build() -> Stage:
             made_by = stage_class(config.model_arch)
+            signature = inspect.signature(made_by)
+            arguments = {name: value for name, value in offered.items() if name in signature.parameters} | given
             try:
-                inspect.signature(made_by).bind(**arguments)
+                signature.bind(**arguments)
             except TypeError as error:
-                known = ", ".join(inspect.signature(made_by).parameters) or "none"
+                known = ", ".join(signature.parameters) or "none"
                 raise DeployError(
                     f"{self._file}: stage '{config.name}' ({config.stage_id}): engine_args: {error}. Known: {known}"
                 ) from error
             return made_by(**arguments)
 
         return build
+
+    def _size(self, config: StageConfig) -> int:
+        return self.deploy.stage(config.stage_id).max_num_seqs or config.max_num_seqs
 
 
 def _packaged_voice_activity() -> FrameModel:

@@ -10,7 +10,7 @@ import pytest
 from duologue.engine import pipeline as pipelines
 from duologue.engine.deploy import DEFAULT_FILE, DeployConfig, DeployError, StageDeploy, load_deploy
 from duologue.engine.deploy.load import FOLDER
-from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, register_pipeline
+from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, get_pipeline, register_pipeline
 from duologue.engine.requests import Converse, Speak
 
 STOCK = {
@@ -23,6 +23,7 @@ STOCK = {
 
 @pytest.fixture(autouse=True)
 def small_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_pipeline("assistant")  # registers itself at its one import, so before the registry is copied
     monkeypatch.setattr(pipelines, "_pipelines", dict(pipelines._pipelines))
     register_pipeline(
         PipelineConfig(
