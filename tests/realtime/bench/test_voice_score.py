@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -156,6 +157,19 @@ def test_what_a_broken_connection_prevented_is_failed_and_not_dropped():
     log = spoken().note(5.0, "connection.lost", message="gone")
     assert [(r.outcome, r.reason) for r in log.score().results] == [("failed", "gone")]
     assert [r.outcome for r in score_call("c", [UTTERANCE], [], np.zeros(0, np.float32)).results] == ["failed"]
+
+
+def test_what_is_said_next_belongs_to_the_next_utterance():
+    log = spoken().created(4.73, "r0").delta(5.0, "r0", loud(1.0)).done(5.2, "r0")
+    log.said(7.0, "utterance", "u1", 7.5, 8.0).turn("i1", 7.6, 8.5, "Seven of clubs.")
+    log.created(8.6, "r1").delta(8.8, "r1", loud(1.0), "a1").done(9.0, "r1")
+    later = msgspec.structs.replace(UTTERANCE, id="u1", words="Seven of clubs.")
+    score = score_call("c", [UTTERANCE, later], log.entries, np.concatenate(log.audio))
+    assert [(r.outcome, r.transcript, r.response_id) for r in score.results] == [
+        ("answered", "Ten of clubs.", "r0"),
+        ("answered", "Seven of clubs.", "r1"),
+    ]
+    assert score.results[1].split.v2v_ms == pytest.approx(800, abs=0.001)
 
 
 # -- barge-in ----------------------------------------------------------------------------------------------------------
