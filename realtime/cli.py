@@ -107,7 +107,7 @@ def pull(
 ) -> None:
     """Fetch models into the cache, checked against their pinned digests."""
     from duologue.engine.models import ModelUnavailable
-    from duologue.realtime.models_commands import pull_models
+    from duologue.realtime.models import pull_models
 
     try:
         pull_models(name)
@@ -118,7 +118,7 @@ def pull(
 @models_app.command("list")
 def list_models() -> None:
     """Show the known models: licence, size, source, and whether they are there."""
-    from duologue.realtime.models_commands import show_models
+    from duologue.realtime.models import show_models
 
     show_models()
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from duologue.engine.deploy import load_deploy
@@ -50,7 +51,7 @@ def report() -> bool:
     for finding in findings:
         colour = colours[finding.verdict]
         usable = "yes" if finding.verdict == "ok" else "no"
-        table.add_row(finding.kind, finding.name, f"[{colour}]{usable}[/]", finding.detail)
+        table.add_row(finding.kind, finding.name, f"[{colour}]{usable}[/]", escape(finding.detail))
     Console().print(table)
     return all(finding.verdict != "missing" for finding in findings)
 
