@@ -1,4 +1,5 @@
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -151,12 +152,13 @@ def test_fc_114_one_speaker_over_all_sentences(speak):
 
 def _long_text() -> str:
     """1,500 words in sentences that are all different."""
-    who = ("the old farmer", "a young doctor", "my neighbour", "the captain", "her brother", "our teacher")
+    who = ("the old farmer", "a young doctor", "my neighbor", "the captain", "her brother", "our teacher")
     did = ("carried a basket", "painted a picture", "wrote a letter", "found a coin", "bought some bread")
     where = ("near the river", "in the market", "behind the house", "on the mountain", "under the bridge")
     when = ("on Monday", "last summer")
-    text = " ".join(f"{' '.join(parts)}.".capitalize() for parts in itertools.product(who, did, where, when))
-    return " ".join(text.split()[:1491]) + " and that is really the end of it."
+    sentences = [f"{' '.join(parts)}.".capitalize() for parts in itertools.product(who, did, where, when)]
+    random.Random(0).shuffle(sentences)
+    return " ".join(" ".join(sentences).split()[:1491]) + " and that is really the end of it."
 
 
 @pytest.mark.models
@@ -168,12 +170,12 @@ def test_fc_108_a_text_of_1500_words_is_spoken_to_the_end(speak, transcribe):
     assert [text[span.text_start : span.text_end] for span in spans] == text.split()
     gaps = np.diff([0] + [span.end_sample for span in spans]) / OUTPUT_SAMPLE_RATE
     assert gaps.max() < 2.0
+    starts = [i + 1 for i, span in enumerate(spans[:-30]) if text[span.text_end - 1] == "."]
     total = WordErrors(0, 0)
-    for first in (0, 400, 800, 1200, len(spans) - 30):
+    for first in (0, *starts[30:180:30], starts[-1]):
+        words = spans[first : first + 30] if first != starts[-1] else spans[first:]
         start = spans[first - 1].end_sample if first else 0
-        last = spans[min(first + 29, len(spans) - 1)]
-        total += word_errors(
-            text[spans[first].text_start : last.text_end],
-            transcribe(samples[start : last.end_sample], OUTPUT_SAMPLE_RATE),
-        )
-    assert total.rate <= 0.08, total
+        heard = transcribe(samples[start : words[-1].end_sample], OUTPUT_SAMPLE_RATE)
+        total += word_errors(text[words[0].text_start : words[-1].text_end], heard)
+    assert total.words > 150
+    assert total.rate <= 0.06, total
