@@ -93,6 +93,19 @@ def test_fc_037_silence_follows_speech_that_fills_a_window_to_its_end(recordings
 
 
 @pytest.mark.models
+def test_fc_037_half_a_second_of_silence_fits_into_the_window(recogniser, monkeypatch):
+    windows = []
+    monkeypatch.setattr(recogniser._whisper, "_encode", lambda samples, window_s: windows.append(window_s))
+    monkeypatch.setattr(recogniser._whisper, "_decode", lambda *_, **__: Hypothesis("yes", 0.0, 0.0))
+    tone = (0.1 * np.sin(np.arange(30 * SAMPLE_RATE) * 0.3)).astype(np.float32)
+    for seconds in (1, 7.5, 7.6, 14.6, 29.5):
+        recogniser._whisper.recognise(tone[: int(seconds * SAMPLE_RATE)])
+    assert windows == [8, 8, 15, 30, 30]
+    with pytest.raises(ValueError, match="longer than"):
+        recogniser._whisper.recognise(tone)
+
+
+@pytest.mark.models
 def test_a_decode_that_runs_in_circles_is_not_believed(recordings, transcribe):
     rng = np.random.default_rng(1)
     for name in ("cards-001.wav", "cards-003.wav", "cards-004.wav"):
