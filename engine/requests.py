@@ -60,7 +60,7 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
-class Transcribe(Frozen, tag="transcribe"):
+class Transcribe(Frozen, frozen=True, tag="transcribe"):
     """Turn recorded speech into words (enters at the recogniser)."""
 
     audio: bytes
@@ -70,7 +70,7 @@ class Transcribe(Frozen, tag="transcribe"):
     prompt: str | None = None
 
 
-class Converse(Frozen, tag="converse"):
+class Converse(Frozen, frozen=True, tag="converse"):
     """Answer a conversation (enters at the language model)."""
 
     messages: tuple[ChatMessage, ...]
@@ -90,7 +90,7 @@ class Converse(Frozen, tag="converse"):
     """For models that think before they answer; others ignore it."""
 
 
-class Speak(Frozen, tag="speak"):
+class Speak(Frozen, frozen=True, tag="speak"):
     """Speak given text (enters at the talker)."""
 
     text: str
@@ -102,7 +102,7 @@ class Speak(Frozen, tag="speak"):
 Payload = Transcribe | Converse | Speak
 
 
-class EngineRequest(Frozen):
+class EngineRequest(Frozen, frozen=True):
     """One piece of work for the engine, alive from ``Engine.open`` to its single :class:`Finished`."""
 
     request_id: str
@@ -112,15 +112,21 @@ class EngineRequest(Frozen):
     """Longest time without any progress of any stage before the request fails with a typed error."""
 
 
-class Usage(Frozen):
-    """Tokens as the language model counted them."""
+class Usage(Frozen, frozen=True):
+    """Tokens as the language model counted them. A pipeline whose model takes text only counts text only."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
+    """Part of ``input_tokens`` that had been read before."""
     output_tokens: int = 0
+    audio_input_tokens: int = 0
+    """Part of ``input_tokens``; what is neither sound nor image is text."""
+    image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    """Part of ``output_tokens``."""
 
 
-class WordSpan(Frozen):
+class WordSpan(Frozen, frozen=True):
     """Where a word of the response's text lies in the response's audio."""
 
     text_start: int
@@ -130,13 +136,13 @@ class WordSpan(Frozen):
     """First sample after the word's sound, counted from the response's first sample at ``OUTPUT_SAMPLE_RATE``."""
 
 
-class TranscriptDelta(Frozen, tag="transcript"):
+class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     """Recognised words, to be appended to those before."""
 
     text: str
 
 
-class TextDelta(Frozen, tag="text"):
+class TextDelta(Frozen, frozen=True, tag="text"):
     """Text written by the language model, to be appended to that before."""
 
     text: str
@@ -152,7 +158,7 @@ class ToolCallDelta(Frozen, frozen=True, tag="tool_call"):
     arguments: str
 
 
-class AudioDelta(Frozen, tag="audio"):
+class AudioDelta(Frozen, frozen=True, tag="audio"):
     """Sound, to be played right after that before."""
 
     pcm: bytes
@@ -161,7 +167,7 @@ class AudioDelta(Frozen, tag="audio"):
     """The words whose sound ends in this delta."""
 
 
-class Finished(Frozen, tag="finished"):
+class Finished(Frozen, frozen=True, tag="finished"):
     """The one terminal delta of a request; nothing follows it."""
 
     reason: FinishReason

@@ -5,7 +5,8 @@ order. No await, no clock, no I/O: everything about ordering, cancellation, trun
 the parts fit together:
 
 * :mod:`listening` turns input bytes and voice activity into turns of the user;
-* :mod:`answering` turns committed turns and ``response.create`` into responses, and cuts the history to what was heard;
+* :mod:`answering` decides which turn is answered, when, and from what was prepared in secret;
+* :mod:`transcribing` turns sound into words, :mod:`responses` runs the responses in progress;
 * :mod:`response` is the life of one response, from ``response.created`` to ``response.done``;
 * :mod:`conversation` holds the items, :mod:`playout` what was generated, sent and played of each;
 * this module dispatches, and owns what belongs to none of them: settings, item commands, expiry, shutdown.
@@ -16,15 +17,14 @@ from __future__ import annotations
 import math
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from duologue.codecs.wire_audio import WireDecoder, WireEncoder
+from duologue.codecs.wire_audio import WireEncoder
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering, idle_timeout_s
 from duologue.sessions.config import RealtimeSession, encoding, merged, response_overrides
-from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.conversation import Conversation, Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
     AudioSent,
@@ -37,8 +37,9 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.items import FunctionCallOutputItem, InputAudio, Item, MessageItem
+from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from duologue.sessions.listening import Listening
+from duologue.sessions.response_settings import check_tools
 
 EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
 GOING_AWAY = 1001
@@ -112,12 +113,12 @@ class ConversationMachine:
                 self._answering.truncate(item_id, index, end_ms, now)
             case client.ItemDelete(item_id=item_id):
                 self._core.conversation.delete(item_id)
-                self._answering.deleted(item_id)
+                self._answering.deleted(item_id, now)
                 self._core.emit(events.ItemDeleted, item_id=item_id)
             case client.ResponseCreate(response=raw):
                 self._answering.create(response_overrides(raw), now)
             case client.ResponseCancel(response_id=response_id):
-                self._answering.cancel(response_id, now)
+                self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
                 message = (
                     "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
@@ -150,7 +151,7 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", "The model of a session cannot be changed.", param)
         param = "session.audio.output.voice"
         names.resolve("voices", after.audio.output.voice, param)
-        if after.audio.output.voice != before.audio.output.voice and self._answering.voice_used:
+        if after.audio.output.voice != before.audio.output.voice and self._answering.responses.voice_used:
             message = "The voice cannot be changed once the session has produced audio."
             raise ProtocolError("cannot_update_voice", message, param)
         if after.audio.output.speed != before.audio.output.speed and self._answering.responding:
@@ -159,9 +160,9 @@ class ConversationMachine:
         if (transcription := after.audio.input.transcription) is not None:
             param = "session.audio.input.transcription.model"
             names.resolve("transcription_models", transcription.model, param)
-        if after.tools and not self._core.context.can_call_tools:
-            message = "The model that is served here cannot call tools."
-            raise ProtocolError("invalid_value", message, "session.tools")
+        check_tools(self._core, after.tools, after.tool_choice, "session")
+        if before.tracing is not None and after.tracing != before.tracing:
+            raise ProtocolError("invalid_value", "Tracing cannot be changed once it is on.", "session.tracing")
         if after.include:
             message = "The recogniser that is served here gives no log probabilities."
             raise ProtocolError("invalid_value", message, "session.include")
@@ -178,31 +179,16 @@ class ConversationMachine:
         limit = core.context.limits.max_items
         if len(conversation) >= limit:
             raise ProtocolError("invalid_value", f"The conversation is full: {limit} items.", "item")
-        item = checked_for_create(item)
+        entry = core.entry_of(item)
         if isinstance(item, FunctionCallOutputItem) and not _has_call(conversation, item.call_id):
             message = f"No function call with call_id '{item.call_id}' in the conversation."
             raise ProtocolError("invalid_value", message, "item.call_id")
-        if item.id is UNSET:
-            item = replace(item, id=core.context.ids("item"))
-        entry = self._entry(replace(item, status="completed"))
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
         core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
         core.emit(events.ItemDone, previous_item_id=previous, item=entry.item)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
-
-    def _entry(self, item: Item) -> Entry:
-        """An entry for a client's item; its sound goes into the recording and leaves the wire's view."""
-        if not isinstance(item, MessageItem):
-            return Entry(item)
-        decoder = WireDecoder(encoding(self._core.session.audio.input.format))
-        sounds = [part.audio for part in item.content if isinstance(part, InputAudio) and part.audio is not UNSET]
-        if not sounds:
-            return Entry(item)
-        pcm = bytearray(b"".join(decoder.decode(sound) for sound in sounds))
-        content = tuple(InputAudio() if isinstance(part, InputAudio) else part for part in item.content)
-        return Entry(replace(item, content=content), recording=Recording(pcm, decoder.sample_rate))
 
     def _encode_recording(self, entry: Entry) -> bytes:
         """An item's sound in the format of the session's input or output, as it belongs to."""
@@ -217,7 +203,7 @@ class ConversationMachine:
     @property
     def _idle_at(self) -> float:
         timeout = idle_timeout_s(self._core)
-        since = self._answering.idle_since
+        since = self._answering.responses.idle_since
         if timeout is None or since is None or self._answering.busy or self._listening.speaking:
             return math.inf
         return since + timeout
@@ -228,11 +214,11 @@ class ConversationMachine:
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.idle_since or now))
+            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
-        if self._shutting_down and not self._answering.busy and not self._closed:
+        if self._shutting_down and not self._answering.working and not self._closed:
             self._close("The server is shutting down.")
 
     def _close(self, reason: str) -> None:
@@ -241,4 +227,5 @@ class ConversationMachine:
 
 
 def _has_call(conversation: Conversation, call_id: str) -> bool:
-    return any(getattr(entry.item, "call_id", None) == call_id for entry in conversation)
+    calls = (entry.item for entry in conversation if isinstance(entry.item, FunctionCallItem))
+    return any(call.call_id == call_id for call in calls)

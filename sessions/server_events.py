@@ -224,9 +224,12 @@ class OutputItemDone(OfResponse, frozen=True, tag="response.output_item.done"):
     item: Item
 
 
-class OfPart(OfResponse, frozen=True):
+class OfItem(OfResponse, frozen=True):
     item_id: ItemId
     output_index: int
+
+
+class OfPart(OfItem, frozen=True):
     content_index: int
 
 
@@ -260,3 +263,14 @@ class OutputAudioDelta(OfPart, frozen=True, tag="response.output_audio.delta"):
 
 class OutputAudioDone(OfPart, frozen=True, tag="response.output_audio.done"):
     pass
+
+
+class FunctionCallArgumentsDelta(OfItem, frozen=True, tag="response.function_call_arguments.delta"):
+    call_id: str
+    delta: str
+
+
+class FunctionCallArgumentsDone(OfItem, frozen=True, tag="response.function_call_arguments.done"):
+    call_id: str
+    name: str
+    arguments: str

@@ -15,6 +15,7 @@ from duologue.engine.requests import (
     EngineRequest,
     Finished,
     TextDelta,
+    ToolCallDelta,
     Transcribe,
     TranscriptDelta,
     Usage,
@@ -70,12 +71,14 @@ class Driver:
         speculate: bool = False,
         deliver: bool = True,
         transcription: bool = True,
+        can_call_tools: bool = False,
     ) -> None:
         numbers = itertools.count()
         context = SessionContext(
             names=NAMES,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             limits=limits or Limits(),
+            can_call_tools=can_call_tools,
             may_speculate=lambda: speculate,
         )
         session = RealtimeSession(
@@ -153,6 +156,12 @@ class Driver:
         self.do(EngineOutput(request_id, AudioDelta(pcm=speech(ms), words=tuple(words))))
         return request_id
 
+    def call(self, arguments: str, key: str = "call_0", name: str = "look_up", request_id: str | None = None) -> str:
+        """The language model writes a piece of a call's arguments; ``key`` is its own name for the call."""
+        request_id = request_id or self.pending(Converse)[0]
+        self.do(EngineOutput(request_id, ToolCallDelta(call_id=key, name=name, arguments=arguments)))
+        return request_id
+
     def finish(self, request_id: str | None = None, reason: Any = "completed", error: str | None = None) -> None:
         request_id = request_id or self.pending(Converse)[0]
         self.requests.pop(request_id, None)
@@ -184,14 +193,18 @@ class Driver:
     def kinds(self) -> list[str]:
         return [str(type(event).__struct_config__.tag) for event in self.sent]
 
-    def context(self) -> list[tuple[str, str]]:
-        """Role and text of what the language model was shown last."""
+    def asked(self) -> Converse:
+        """What the language model was asked last."""
         payloads = [
             effect.request.payload
             for effect in self.effects
             if isinstance(effect, OpenRequest) and isinstance(effect.request.payload, Converse)
         ]
-        return [(message.role, message.text) for message in payloads[-1].messages]
+        return payloads[-1]
+
+    def context(self) -> list[tuple[str, str]]:
+        """Role and text of what the language model was shown last."""
+        return [(message.role, message.text) for message in self.asked().messages]
 
     # -- carrying out effects ------------------------------------------------------------------------------------------
 
