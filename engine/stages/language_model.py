@@ -14,6 +14,7 @@ from duologue.engine.models import require
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta, Usage
 from duologue.engine.stage import Stage, StageContext, StageFinish
 from duologue.engine.stages.slots import SlotTable
+from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.text.context import fit
 
 LONGEST_ANSWER: Final = 200
@@ -65,6 +66,7 @@ class LlamaCppLanguageModel(Stage):
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
+        let_waiting_threads_sleep()
         import xllamacpp
 
         params = xllamacpp.CommonParams()

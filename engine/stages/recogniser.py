@@ -14,6 +14,7 @@ from duologue.codecs.resample import resample
 from duologue.engine.models import require
 from duologue.engine.requests import EngineRequest, Transcribe, TranscriptDelta
 from duologue.engine.stage import Stage, StageContext
+from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.stages.whisper import LONGEST_S, SAMPLE_RATE, Hypothesis, Whisper
 from duologue.engine.text.repetition import compression_ratio
 
@@ -36,11 +37,12 @@ class WhisperRecogniser(Stage):
     ) -> None:
         self._name = model
         self._workers = max_num_seqs
-        self._threads = cpu_threads or max(1, min(4, os.cpu_count() or 1))
+        self._threads = cpu_threads or max(1, min(4, (os.cpu_count() or 1) // max_num_seqs))
         self._language = language
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
+        let_waiting_threads_sleep()
         self._whisper = Whisper(require(self._name), threads=self._threads, workers=self._workers)
 
     def warm_up(self) -> None:

@@ -50,6 +50,7 @@ def voice(
     ] = None,
     seed: Annotated[int, typer.Option(help="Chooses conditions and order.")] = 0,
     recognise: Annotated[int, typer.Option(min=0, help="Answers to recognise again afterwards.")] = 50,
+    recogniser: Annotated[str, typer.Option(help="Model that recognises them; pulled if missing.")] = "whisper-base",
     deploy_config: Annotated[Path | None, typer.Option(help="Deploy file of the server that is started.")] = None,
     server_pid: Annotated[int | None, typer.Option(help="With --url: process to watch for CPU and memory.")] = None,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for a complete answer.")] = 30.0,
@@ -76,6 +77,7 @@ def voice(
         speech=speech,
         seed=seed,
         recognise=recognise,
+        recogniser=recogniser,
         deploy_config=deploy_config,
         server_pid=server_pid,
         settings=CallerSettings(

@@ -15,7 +15,6 @@ from duologue.realtime.bench.conversation import Conversation, received_events
 from duologue.realtime.bench.voice_to_voice import response_audio
 from duologue.realtime.event_log import load_audio, load_entries
 
-RECOGNISER = "whisper-base"
 RECOGNISER_RATE = 16_000
 
 
@@ -60,13 +59,13 @@ def recognise_replies(
     ]
 
 
-def packaged_recogniser() -> Callable[[NDArray[np.float32]], str]:
-    """The packaged ``whisper-base`` on the CPU. Raises ``ModelUnavailable`` if it was not pulled."""
+def packaged_recogniser(name: str) -> Callable[[NDArray[np.float32]], str]:
+    """A packaged Whisper model on the CPU. Raises ``ModelUnavailable`` if it was not pulled."""
     from faster_whisper import WhisperModel
 
     from duologue.engine.models import require
 
-    model = WhisperModel(str(require(RECOGNISER)), device="cpu", compute_type="int8")
+    model = WhisperModel(str(require(name)), device="cpu", compute_type="int8")
 
     def transcribe(audio: NDArray[np.float32]) -> str:
         segments, _ = model.transcribe(audio, language="en", beam_size=1, condition_on_previous_text=False)

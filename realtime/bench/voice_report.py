@@ -49,6 +49,10 @@ class RunInfo(msgspec.Struct, frozen=True):
     ready_s: float | None
     machine: dict[str, Any]
     model: str | None = None
+    recogniser: str | None = None
+    """Recognises the answers again; another one would give other figures."""
+    not_measured: dict[str, str] = {}
+    """Parts of the report that stay null, with the reason."""
 
 
 class Words(msgspec.Struct, frozen=True):

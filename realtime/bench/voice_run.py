@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from duologue.engine.models import ModelUnavailable, pull
 from duologue.realtime.bench.caller import Caller, CallerSettings
 from duologue.realtime.bench.clock import Clock, MonotonicClock
+from duologue.realtime.bench.intelligibility import packaged_recogniser, recognise_replies
 from duologue.realtime.bench.server_process import ServerWatch, own_server
 from duologue.realtime.bench.utterances import Library, Utterance, plan
 from duologue.realtime.bench.voice_report import (
@@ -55,6 +57,7 @@ class VoiceOptions(msgspec.Struct, frozen=True):
     speech: Path | None = None
     seed: int = 0
     recognise: int = 50
+    recogniser: str = "whisper-base"
     deploy_config: Path | None = None
     server_pid: int | None = None
     idle_s: float = IDLE_S
@@ -89,6 +92,7 @@ async def run_voice(
     )
     on_phase("synthesising what the callers will say")
     await asyncio.to_thread(_prepare, library, utterances)
+    not_measured = await _fetch_recogniser(options, on_phase)
     options.out.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         url, pid, ready_s = options.url, options.server_pid, None
@@ -96,21 +100,7 @@ async def run_voice(
             on_phase("starting a server")
             server = await stack.enter_async_context(own_server(options.deploy_config, options.out / "server.log"))
             url, pid, ready_s = server.url, server.pid, server.ready_s
-        info = RunInfo(
-            url=url,
-            own_server=options.url is None,
-            sessions=options.sessions,
-            utterances=options.utterances,
-            barge_ins=options.barge_ins,
-            seed=options.seed,
-            speech=options.speech.name if options.speech else None,
-            left_out=library.left_out,
-            settings=options.settings,
-            calls=plan_calls(utterances, options.sessions, options.turns_per_call),
-            ready_s=ready_s,
-            machine=_machine(),
-            model=options.model,
-        )
+        info = _run_info(options, url, ready_s, library, utterances, not_measured)
         (options.out / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(info)))
         write_lines(options.out / UTTERANCES, utterances)
         watch = ServerWatch(pid) if pid is not None else None
@@ -123,10 +113,49 @@ async def run_voice(
         await _talk(options, info, library, utterances, watch, on_said, clock or MonotonicClock())
         if watch:
             write_lines(options.out / SERVER, watch.samples)
-    if options.recognise:
+    if info.recogniser:
         on_phase("recognising the answers again")
-        await asyncio.to_thread(_recognise, options.out, options.recognise)
+        await asyncio.to_thread(_recognise, options)
     return write_report(options.out)
+
+
+async def _fetch_recogniser(options: VoiceOptions, on_phase: Callable[[str], None]) -> dict[str, str]:
+    """Pull the recogniser before the run; why its figure will be missing if it cannot be had."""
+    if not options.recognise:
+        return {}
+    on_phase(f"fetching {options.recogniser}")
+    try:
+        await asyncio.to_thread(pull, options.recogniser)
+    except ModelUnavailable as error:
+        return {"intelligibility": str(error)}
+    return {}
+
+
+def _run_info(
+    options: VoiceOptions,
+    url: str,
+    ready_s: float | None,
+    library: Library,
+    utterances: Sequence[Utterance],
+    not_measured: dict[str, str],
+) -> RunInfo:
+    return RunInfo(
+        url=url,
+        own_server=options.url is None,
+        sessions=options.sessions,
+        utterances=options.utterances,
+        barge_ins=options.barge_ins,
+        seed=options.seed,
+        speech=options.speech.name if options.speech else None,
+        left_out=library.left_out,
+        settings=options.settings,
+        calls=plan_calls(utterances, options.sessions, options.turns_per_call),
+        ready_s=ready_s,
+        machine=_machine(),
+        model=options.model,
+        recogniser=options.recogniser if options.recognise and not not_measured else None,
+        not_measured=not_measured,
+    )
 
 
 async def _talk(
@@ -200,11 +229,10 @@ def _prepare(library: Library, utterances: Sequence[Utterance]) -> None:
             library.sound("synthesised", utterance.interruption)
 
 
-def _recognise(run: Path, limit: int) -> None:
-    from duologue.realtime.bench.intelligibility import packaged_recogniser, recognise_replies
-
-    calls = sorted(path for path in (run / CALLS).iterdir() if path.is_dir())
-    write_lines(run / REPLIES, recognise_replies(calls, limit, packaged_recogniser()))
+def _recognise(options: VoiceOptions) -> None:
+    calls = sorted(path for path in (options.out / CALLS).iterdir() if path.is_dir())
+    replies = recognise_replies(calls, options.recognise, packaged_recogniser(options.recogniser))
+    write_lines(options.out / REPLIES, replies)
 
 
 def _machine() -> dict[str, Any]:

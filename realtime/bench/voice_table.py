@@ -31,6 +31,8 @@ def print_report(report: BenchReport, console: Console) -> None:
     if report.answers.reasons:
         for reason, count in report.answers.reasons.items():
             console.print(f"  {count} x {reason}", style="dim")
+    for part, reason in info.not_measured.items():
+        console.print(f"  {part} not measured: {reason}", style="dim")
     for error, count in report.server_errors.items():
         console.print(f"  {count} x server error {error}", style="yellow")
 

@@ -267,14 +267,19 @@ def test_alias_tables_resolve_and_a_wrong_target_is_refused(engine_of: Any) -> N
         engine_of("aliases: {voices: {siri: samantha}}")
 
 
-async def test_metrics_count_each_outcome_once_and_depth_vanishes_with_the_engine(engine_of: Any, module: Any) -> None:
+async def test_metrics_count_each_outcome_once_and_depth_vanishes_with_the_engine(
+    engine_of: Any, module: Any, kit: Any
+) -> None:
     def value(name: str, **labels: str) -> float:
         return REGISTRY.get_sample_value(name, labels) or 0.0
 
     def process(self: Any, state: Any, piece: Any, context: Any) -> None:
+        if context.request.request_id == "stopped":
+            gate.wait()
         if context.request.request_id == "bad":
             raise RuntimeError("broken")
 
+    gate = kit.Gate()
     module.Model.process = process
     reasons = ("completed", "failed", "aborted")
     before = {r: value("duologue_requests_total", finished_reason=r) for r in reasons}
@@ -286,6 +291,7 @@ async def test_metrics_count_each_outcome_once_and_depth_vanishes_with_the_engin
     assert value("duologue_stage_in_flight", stage="thinker", replica="0") == 1
     stopped.abort()
     stopped.abort()
+    gate.open()
     await engine.collect(ask("good"))
     await engine.collect(ask("bad"))
     await engine._orchestrator.idle()  # type: ignore[union-attr]

