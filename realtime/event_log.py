@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from duologue.codecs.wav import read_wav, write_wav
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
@@ -76,7 +78,7 @@ def load_entries(folder: Path) -> list[LogEntry]:
     return msgspec.json.Decoder(LogEntry).decode_lines((folder / EVENTS_FILE).read_bytes())
 
 
-def load_audio(folder: Path):
+def load_audio(folder: Path) -> NDArray[np.float32]:
     """The received audio that :meth:`EventLog.save` wrote: float32 ``[samples]`` at 24 kHz."""
     audio, rate = read_wav(folder / AUDIO_FILE)
     if rate != OUTPUT_SAMPLE_RATE:
