@@ -67,6 +67,11 @@ class Answering:
         """True while anything is still to be said, out of band too."""
         return self.busy or self.responses.any_in_progress
 
+    @property
+    def _answers_turns(self) -> bool:
+        detection = self._core.session.audio.input.turn_detection
+        return self._core.responds and detection is not None and detection.create_response
+
     # -- turns of the user (TurnListener) ------------------------------------------------------------------------------
 
     def turn_started(self, now: float) -> None:
@@ -78,8 +83,7 @@ class Answering:
         self.responses.interrupt(now)
 
     def turn_paused(self, utterance: Utterance, now: float) -> None:
-        detection = self._core.session.audio.input.turn_detection
-        if detection is None or not detection.create_response or self.busy or self._speculation is not None:
+        if not self._answers_turns or self.busy or self._speculation is not None:
             return
         if self._core.context.may_speculate():
             request_id = self._core.open_request(self._transcribing.payload(utterance))
@@ -95,7 +99,8 @@ class Answering:
                 self._core.effects.append(AbortRequest(request_id))
 
     def turn_committed(self, entry: Entry, now: float) -> None:
-        detection = self._core.session.audio.input.turn_detection
+        if not self._core.responds and self._core.session.audio.input.transcription is None:
+            return
         speculation, self._speculation = self._speculation, None
         if speculation is not None and not self._still_holds(speculation):
             self._abandon(speculation)
@@ -107,7 +112,7 @@ class Answering:
             self._transcribing.adopt(speculation.transcribe_id, transcription)
         else:
             self._transcribing.complete(entry, speculation.transcript, speculation.seconds)
-        if detection is None or not detection.create_response:
+        if not self._answers_turns:
             return
         self._unanswered = entry.id
         if entry.transcript is not None:

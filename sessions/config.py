@@ -6,10 +6,11 @@ field and no half-applied change (``realtime-protocol`` O2).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from duologue.engine.requests import ReasoningEffort
 from duologue.sessions.errors import ProtocolError, from_validation_error
@@ -154,18 +155,20 @@ Truncation = Literal["auto", "disabled"] | RetentionRatio
 MaxOutputTokens = Annotated[int, msgspec.Meta(ge=1, le=4096)] | Literal["inf"]
 
 
-class RealtimeSession(Shape, frozen=True):
-    """The session as it is echoed, with every default filled in."""
+Include = tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None
+
+
+class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
+    """A session that converses, as it is echoed, with every default filled in."""
 
     id: str
     model: str
     expires_at: int
     instructions: str
     audio: Audio
-    type: Literal["realtime"] = "realtime"
     object: Literal["realtime.session"] = "realtime.session"
     output_modalities: tuple[OutputModality] = ("audio",)
-    include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None = None
+    include: Include = None
     max_output_tokens: MaxOutputTokens = "inf"
     parallel_tool_calls: bool | UnsetType = UNSET
     prompt: StoredPrompt | None = None
@@ -175,6 +178,30 @@ class RealtimeSession(Shape, frozen=True):
     tracing: Literal["auto"] | Tracing | None = None
     truncation: Truncation = "auto"
 
+
+class TranscriptionAudio(Shape, frozen=True):
+    input: AudioInput = AudioInput()
+
+
+class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcription"):
+    """A session that only listens: the words of every committed item, and no responses."""
+
+    id: str
+    expires_at: int
+    audio: TranscriptionAudio = TranscriptionAudio()
+    object: Literal["realtime.transcription_session"] = "realtime.transcription_session"
+    include: Include = None
+
+    @classmethod
+    def of(cls, session: RealtimeSession, model: str = "default") -> TranscriptionSession:
+        """What ``session`` becomes that turns out to be for transcription. ``model``: its recogniser by default."""
+        session_input = session.audio.input
+        if session_input.transcription is None:
+            session_input = replace(session_input, transcription=Transcription(model=model))
+        return cls(id=session.id, expires_at=session.expires_at, audio=TranscriptionAudio(input=session_input))
+
+
+AnySession = RealtimeSession | TranscriptionSession
 
 READ_ONLY = ("id", "object", "expires_at")
 
@@ -239,14 +266,17 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def merged(session: RealtimeSession, patch: dict[str, Any]) -> RealtimeSession:
+S = TypeVar("S", bound=AnySession)
+
+
+def merged(session: S, patch: dict[str, Any]) -> S:
     """``session`` with ``patch`` merged in and validated. Raises ``ProtocolError`` that names the field."""
     present: dict[str, Any] = msgspec.to_builtins(session)
     for name in READ_ONLY:
         if name in patch and patch[name] != present[name]:
             raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
     try:
-        return msgspec.convert(deep_merge(present, _plain_voice(patch)), RealtimeSession)
+        return msgspec.convert(deep_merge(present, _plain_voice(patch)), type(session))
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "session") from error
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from duologue.codecs.wire_audio import WireDecoder
 from duologue.engine.requests import EngineRequest, Payload
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, Names, RealtimeSession, encoding
+from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
 from duologue.sessions.effects import Effect, OpenRequest, Send
 from duologue.sessions.errors import ProtocolError
@@ -39,7 +39,7 @@ class SessionContext:
 class SessionCore:
     """State that more than one half of the core reads or changes."""
 
-    session: RealtimeSession
+    session: AnySession
     context: SessionContext
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(default_factory=PlayoutLedger)
@@ -50,6 +50,18 @@ class SessionCore:
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits.kept_audio_s)
         self.conversation_id = self.context.ids("conv")
+
+    @property
+    def responds(self) -> bool:
+        """Whether this session makes responses; one for transcription does not."""
+        return isinstance(self.session, RealtimeSession)
+
+    @property
+    def conversing(self) -> RealtimeSession:
+        """The settings of a session that makes responses. Raises ``ProtocolError`` in one that does not."""
+        if not isinstance(self.session, RealtimeSession):
+            raise ProtocolError("invalid_event", "A transcription session makes no responses.", "type")
+        return self.session
 
     def emit(self, kind: type[events.ServerEvent], samples: int = 0, **fields: Any) -> None:
         """Send an event with a fresh id. ``samples``: the sound in it, at 24 kHz."""

@@ -9,7 +9,8 @@ the parts fit together:
 * :mod:`transcribing` turns sound into words, :mod:`responses` runs the responses in progress;
 * :mod:`response` is the life of one response, from ``response.created`` to ``response.done``;
 * :mod:`conversation` holds the items, :mod:`playout` what was generated, sent and played of each;
-* this module dispatches, and owns what belongs to none of them: settings, item commands, expiry, shutdown.
+* :mod:`updating` changes the settings;
+* this module dispatches, and owns what belongs to none of them: item commands, expiry, shutdown.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering, idle_timeout_s
-from duologue.sessions.config import RealtimeSession, encoding, merged, response_overrides
+from duologue.sessions.config import AnySession, RealtimeSession, encoding, response_overrides
 from duologue.sessions.conversation import Conversation, Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
@@ -39,26 +40,30 @@ from duologue.sessions.effects import (
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from duologue.sessions.listening import Listening
-from duologue.sessions.response_settings import check_tools
+from duologue.sessions.updating import Bound, SettingsUpdates
 
 EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
 GOING_AWAY = 1001
+HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
 class ConversationMachine:
     """One session. Times are seconds of one monotonic clock that the caller reads."""
 
-    def __init__(self, session: RealtimeSession, context: SessionContext, now: float) -> None:
+    def __init__(
+        self, session: AnySession, context: SessionContext, now: float, bound: Bound = HANDSHAKE_BOUND
+    ) -> None:
         self._core = SessionCore(session, context)
         self._answering = Answering(self._core)
         self._listening = Listening(self._core, self._answering)
+        self._updates = SettingsUpdates(self._core, self._answering, self._listening, bound)
         self._expires_at = now + context.limits.max_duration_s
         self._shutting_down = False
         self._closed = False
         self._core.emit(events.SessionCreated, session=session)
 
     @property
-    def session(self) -> RealtimeSession:
+    def session(self) -> AnySession:
         return self._core.session
 
     @property
@@ -99,7 +104,7 @@ class ConversationMachine:
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):
-                self._update(patch)
+                self._updates.apply(patch)
             case client.InputAudioCommit():
                 self._commit()
             case client.InputAudioClear():
@@ -131,42 +136,6 @@ class ConversationMachine:
             case Shutdown():
                 self._shutting_down = True
 
-    # -- settings ------------------------------------------------------------------------------------------------------
-
-    def _update(self, patch: dict[str, object]) -> None:
-        core, before = self._core, self._core.session
-        after = merged(before, patch)
-        self._check_update(before, after)
-        core.session = after
-        core.settings_version += 1
-        core.emit(events.SessionUpdated, session=after)
-        detection_changed = after.audio.input.turn_detection != before.audio.input.turn_detection
-        self._listening.settings_changed(detection_changed=detection_changed)
-
-    def _check_update(self, before: RealtimeSession, after: RealtimeSession) -> None:
-        names = self._core.context.names
-        param = "session.model"
-        served = names.resolve("models", after.model, param)
-        if served != names.resolve("models", before.model, param):
-            raise ProtocolError("invalid_value", "The model of a session cannot be changed.", param)
-        param = "session.audio.output.voice"
-        names.resolve("voices", after.audio.output.voice, param)
-        if after.audio.output.voice != before.audio.output.voice and self._answering.responses.voice_used:
-            message = "The voice cannot be changed once the session has produced audio."
-            raise ProtocolError("cannot_update_voice", message, param)
-        if after.audio.output.speed != before.audio.output.speed and self._answering.responding:
-            message = "The speed can only be changed between turns."
-            raise ProtocolError("invalid_value", message, "session.audio.output.speed")
-        if (transcription := after.audio.input.transcription) is not None:
-            param = "session.audio.input.transcription.model"
-            names.resolve("transcription_models", transcription.model, param)
-        check_tools(self._core, after.tools, after.tool_choice, "session")
-        if before.tracing is not None and after.tracing != before.tracing:
-            raise ProtocolError("invalid_value", "Tracing cannot be changed once it is on.", "session.tracing")
-        if after.include:
-            message = "The recogniser that is served here gives no log probabilities."
-            raise ProtocolError("invalid_value", message, "session.include")
-
     # -- items ---------------------------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
@@ -192,9 +161,12 @@ class ConversationMachine:
 
     def _encode_recording(self, entry: Entry) -> bytes:
         """An item's sound in the format of the session's input or output, as it belongs to."""
-        audio = self._core.session.audio
-        spoken_by_user = isinstance(entry.item, MessageItem) and entry.item.role == "user"
-        encoder = WireEncoder(encoding(audio.input.format if spoken_by_user else audio.output.format))
+        session = self._core.session
+        by_assistant = isinstance(entry.item, MessageItem) and entry.item.role == "assistant"
+        audio_format = session.audio.input.format
+        if by_assistant and isinstance(session, RealtimeSession):
+            audio_format = session.audio.output.format
+        encoder = WireEncoder(encoding(audio_format))
         assert entry.recording is not None
         return encoder.encode(entry.recording.at_rate(OUTPUT_SAMPLE_RATE)) + encoder.flush()
 

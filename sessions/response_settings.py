@@ -18,7 +18,7 @@ def effective_settings(
     core: SessionCore, overrides: ResponseOverrides, context: tuple[Entry, ...] | None = None
 ) -> ResponseSettings:
     """Raises ``ProtocolError`` that names the field of ``response``."""
-    session, output = core.session, overrides.audio.output
+    session, output = core.conversing, overrides.audio.output
     modalities = session.output_modalities if overrides.output_modalities is UNSET else overrides.output_modalities
     voice = session.audio.output.voice if output.voice is UNSET else output.voice
     tools = session.tools if overrides.tools is UNSET else overrides.tools

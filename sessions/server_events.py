@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duologue.sessions.config import AudioFormat, OutputModality, RealtimeSession
+from duologue.sessions.config import AnySession, AudioFormat, OutputModality
 from duologue.sessions.items import Item, ItemId
 
 
@@ -118,11 +118,11 @@ class ErrorEvent(ServerEvent, frozen=True, tag="error"):
 
 
 class SessionCreated(ServerEvent, frozen=True, tag="session.created"):
-    session: RealtimeSession
+    session: AnySession
 
 
 class SessionUpdated(ServerEvent, frozen=True, tag="session.updated"):
-    session: RealtimeSession
+    session: AnySession
 
 
 # -- conversation ------------------------------------------------------------------------------------------------------
