@@ -40,13 +40,14 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.updating import Bound
 
 RATE = 24_000
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
 
 NAMES = Names(
-    models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant"},
+    models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant", "second": "second"},
     voices={"heart": "heart", "alloy": "heart", "other": "other"},
     transcription_models={"whisper-tiny.en": "whisper-tiny.en", "whisper-1": "whisper-tiny.en"},
 )
@@ -72,6 +73,7 @@ class Driver:
         deliver: bool = True,
         transcription: bool = True,
         can_call_tools: bool = False,
+        bound: Bound | None = None,
     ) -> None:
         numbers = itertools.count()
         context = SessionContext(
@@ -97,7 +99,7 @@ class Driver:
         self.closed: CloseSession | None = None
         self._frame: bytearray = bytearray()
         self._stream = -1
-        self.machine = ConversationMachine(session, context, self.now)
+        self.machine = ConversationMachine(session, context, self.now, bound or Bound(type=True, model=True))
         self._carry(self.machine.start())
         if transcription:
             self.update({"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
