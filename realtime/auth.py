@@ -9,10 +9,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Iterable
 
-from duologue.realtime.http_errors import error_response
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
+
+from duologue.realtime.http_errors import error_response
 
 SUBPROTOCOL = "realtime"
 """The subprotocol that is selected when a client offers it."""

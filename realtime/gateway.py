@@ -9,6 +9,7 @@ from duologue.engine.pipeline import PipelineConfig
 from duologue.sessions.actor import Transport
 from duologue.sessions.config import Names
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import Opening
 
 
 class EngineView(Protocol):
@@ -25,7 +26,7 @@ class Sessions(Protocol):
 
     def has_room(self) -> bool: ...
 
-    async def serve(self, transport: Transport, model: str | None) -> None: ...
+    async def serve(self, transport: Transport, model: str | None, opening: Opening = ...) -> None: ...
 
 
 class Gateway:

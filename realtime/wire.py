@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
 from duologue.sessions.client_events import (
     AnyClientEvent,
     ClientEvent,
@@ -16,7 +18,6 @@ from duologue.sessions.client_events import (
 from duologue.sessions.errors import ProtocolError, from_validation_error
 from duologue.sessions.items import Content, Item
 from duologue.sessions.server_events import ServerEvent
-from msgspec import UNSET, Raw, UnsetType
 
 MAX_APPEND_BYTES = 15 * 2**20
 """Most audio in one ``input_audio_buffer.append``, after base64 decoding."""

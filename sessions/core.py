@@ -49,7 +49,7 @@ class SessionCore:
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits.kept_audio_s)
-        self.conversation_id = self.context.ids("conv")
+        self.conversation_id = conversation_id(self.session.id)
 
     @property
     def responds(self) -> bool:
@@ -111,3 +111,8 @@ class SessionCore:
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+def conversation_id(session_id: str) -> str:
+    """The id of a session's one conversation."""
+    return f"conv_{session_id.removeprefix('sess_')}"

@@ -21,6 +21,7 @@ from duologue.realtime.gateway import Gateway
 from duologue.realtime.serve import http_server, listen
 from duologue.realtime.websocket import WebSocketTransport
 from duologue.sessions.config import Names
+from duologue.sessions.manager import Opening
 
 Script = Callable[[WebSocketTransport, str | None], Awaitable[None]]
 
@@ -32,12 +33,14 @@ class ScriptedSessions:
     script: Script
     room: bool = True
     served: list[str | None] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
 
     def has_room(self) -> bool:
         return self.room
 
-    async def serve(self, transport: Any, model: str | None) -> None:
+    async def serve(self, transport: Any, model: str | None, opening: Opening) -> None:
         self.served.append(model)
+        self.openings.append(opening)
         await self.script(transport, model)
 
 
