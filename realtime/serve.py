@@ -129,7 +129,8 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         await stop.wait()
         gateway.draining = True
         logger.info("draining %d sessions", manager.open_sessions)
-        await _finished_before(hurry, manager.drain(DRAIN_S))
+        if not await _finished_before(hurry, manager.drain(DRAIN_S)):
+            await manager.drain(0)
     finally:
         server.should_exit = True
         server.force_exit = hurry.is_set()

@@ -1,12 +1,13 @@
 """uvicorn's sans-I/O WebSocket protocol, made safe for peers that read slowly or send too much.
 
-Three things differ from the original:
+Four things differ from the original:
 
 - A ping that is not answered in time ends the connection only if nothing else moved either: a peer that is still
   sending, or still taking in what we wrote, is alive; its pong merely queues behind the backlog.
 - A frame over the size limit is answered with 1009 and then read to its end. Closing with unread bytes would reset the
   connection, and the client would never see the code, nor learn not to send the frame again.
 - When the application is done, a peer that does not take in the rest is cut off after ``close_timeout``.
+- An upgrade that the application answers with an HTTP status is complete; the original logs it as an error.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import socket
 from asyncio.transports import BaseTransport
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 UNSENT_LOW_WATER = 128 * 1024
@@ -39,6 +41,11 @@ class RealtimeWebSocketProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
         super().data_received(data)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
 
     # -- slow readers ----------------------------------------------------------------------------------------------
 

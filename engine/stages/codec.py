@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ from duologue.codecs.levels import first_audible_sample
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, AudioDelta, Converse, EngineRequest, Speak, WordSpan
 from duologue.engine.stage import Stage, StageContext
-from duologue.engine.stages.pieces import FrameWord, SpokenClause
+from duologue.engine.stages.pieces import SpokenClause
 
 FIRST_CHUNK_S: Final = 0.0625
 """Five frames: long enough to find the first audible sample in."""
@@ -57,16 +59,54 @@ class ChunkLadder:
 
 @dataclass
 class _Reply:
-    """One request."""
+    """One request. Positions are samples of the reply; while nothing was audible, its head is still to be cut."""
 
     seed: int
-    ladder: ChunkLadder = field(default_factory=ChunkLadder)
+    ladder: ChunkLadder
     clauses: int = 0
-    samples: int = 0
-    """Handed over so far."""
+    handed_over: int = 0
+    waiting: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Made and not handed over."""
+    words: deque[WordSpan] = field(default_factory=deque)
+    """Words whose sound is not handed over."""
     audible: bool = False
     pause_s: float = 0.0
     """Due before the next clause."""
+
+    def add_clause(self, clause: SpokenClause) -> None:
+        """Append the pause that is due, and note where the clause's words will end."""
+        if self.clauses:
+            self.add(np.zeros(round(self.pause_s * SAMPLE_RATE), np.float32))
+        self.clauses, self.pause_s = self.clauses + 1, clause.pause_s
+        start = self.handed_over + len(self.waiting)
+        self.words += (
+            WordSpan(text_start=w.text_start, text_end=w.text_end, end_sample=start + w.end_frame * HOP)
+            for w in clause.words
+        )
+
+    def add(self, samples: NDArray[np.float32]) -> None:
+        """Append sound."""
+        self.waiting = np.concatenate((self.waiting, samples))
+
+    def cut_leading_silence(self) -> None:
+        """Drop what comes before the first audible sample, as soon as that is known."""
+        first = None if self.audible else first_audible_sample(self.waiting, SAMPLE_RATE)
+        if first is not None:
+            cut = max(0, first - round(LEADING_SILENCE_S * SAMPLE_RATE))
+            self.waiting, self.audible = self.waiting[cut:], True
+            self.words = deque(
+                msgspec.structs.replace(word, end_sample=max(0, word.end_sample - cut)) for word in self.words
+            )
+
+    def take(self) -> AudioDelta:
+        """Everything that waits, with the words that end in it."""
+        self.handed_over += len(self.waiting)
+        ended = []
+        while self.words and self.words[0].end_sample <= self.handed_over:
+            ended.append(self.words.popleft())
+        delta = AudioDelta(pcm=float_to_pcm16(self.waiting), words=tuple(ended))
+        self.waiting = self.waiting[:0]
+        return delta
 
 
 class HarmonicNoiseCodec(Stage):
@@ -96,37 +136,28 @@ class HarmonicNoiseCodec(Stage):
         seed = payload.seed if isinstance(payload, Converse | Speak) else None
         if seed is None:
             seed = zlib.crc32(request.request_id.encode())
-        return _Reply(seed=abs(seed), ladder=ChunkLadder(self._first_chunk_s))
+        return _Reply(abs(seed), ChunkLadder(self._first_chunk_s))
 
     def process(self, state: _Reply, piece: SpokenClause, context: StageContext) -> None:
         """Synthesise one clause, chunk by chunk."""
         synthesiser = HarmonicNoiseSynthesiser(piece.frames, (state.seed + state.clauses * _SEED_STEP) % 2**32)
-        state.clauses += 1
-        waiting = np.zeros(round(state.pause_s * SAMPLE_RATE) if state.audible else 0, np.float32)
-        state.pause_s = piece.pause_s
-        clause_start = state.samples + len(waiting)
-        words = list(piece.words)
-        while not synthesiser.finished:
-            if context.aborted:
+        state.add_clause(piece)
+        while not synthesiser.finished and not context.aborted:
+            length_s = state.ladder.next_length(time.monotonic(), self._real_time_factor)
+            state.add(self._timed(synthesiser, max(1, round(length_s * SAMPLE_RATE / HOP))))
+            state.cut_leading_silence()
+            if state.audible and not self._hand_over(state, context):
                 return
-            length = state.ladder.next_length(time.monotonic(), self._real_time_factor)
-            chunk = self._timed(synthesiser, max(1, round(length * SAMPLE_RATE / HOP)))
-            waiting = np.concatenate((waiting, chunk))
-            if not state.audible:
-                cut = _leading_silence(waiting)
-                if cut is None:
-                    continue
-                waiting, clause_start, state.audible = waiting[cut:], clause_start - cut, True
-            if not self._hand_over(state, waiting, _ended(words, clause_start, state.samples + len(waiting)), context):
-                return
-            waiting = waiting[:0]
 
-    def _hand_over(
-        self, reply: _Reply, samples: NDArray[np.float32], words: tuple[WordSpan, ...], context: StageContext
-    ) -> bool:
-        reply.samples += len(samples)
-        alive = context.emit(AudioDelta(pcm=float_to_pcm16(samples), words=words))
-        reply.ladder.handed_over(len(samples) / OUTPUT_SAMPLE_RATE, time.monotonic())
+    def finish(self, state: _Reply, context: StageContext) -> None:
+        """A reply that never became audible is handed over as it is: what was made is not lost."""
+        if len(state.waiting):
+            self._hand_over(state, context)
+
+    def _hand_over(self, reply: _Reply, context: StageContext) -> bool:
+        delta = reply.take()
+        alive = context.emit(delta)
+        reply.ladder.handed_over(len(delta.pcm) / 2 / OUTPUT_SAMPLE_RATE, time.monotonic())
         return alive
 
     def _timed(self, synthesiser: HarmonicNoiseSynthesiser, n_frames: int) -> NDArray[np.float32]:
@@ -138,19 +169,3 @@ class HarmonicNoiseCodec(Stage):
             with self._speed_lock:
                 self._real_time_factor += 0.3 * (factor - self._real_time_factor)
         return samples
-
-
-def _leading_silence(samples: NDArray[np.float32]) -> int | None:
-    """Samples to leave out before the first audible one; None while there is none."""
-    first = first_audible_sample(samples, SAMPLE_RATE)
-    return None if first is None else max(0, first - round(LEADING_SILENCE_S * SAMPLE_RATE))
-
-
-def _ended(words: list[FrameWord], clause_start: int, end: int) -> tuple[WordSpan, ...]:
-    """Take from ``words`` those whose sound is over by sample ``end``."""
-    spans = []
-    while words and clause_start + words[0].end_frame * HOP <= end:
-        word = words.pop(0)
-        end_sample = max(0, clause_start + word.end_frame * HOP)
-        spans.append(WordSpan(text_start=word.text_start, text_end=word.text_end, end_sample=end_sample))
-    return tuple(spans)

@@ -85,8 +85,10 @@ class HibariTalker(Stage):
             runs = in_runs(self._model.phonemes(_with_stop([word.text for word in words], clause.ending)))
             for i, run in enumerate(runs):
                 prediction = self._model.predict(run, talk.speed)
+                if not prediction.word_ends:  # punctuation alone
+                    continue
                 spoken = _spoken_clause(prediction, clause, words, pause_s if i == len(runs) - 1 else 0.0)
-                if context.aborted or (len(spoken.frames) and not context.emit(spoken)):
+                if context.aborted or not context.emit(spoken):
                     return
 
 
@@ -99,7 +101,7 @@ def _with_stop(words: list[str], ending: Ending) -> list[str]:
 
 def _spoken_clause(prediction: Prediction, clause: Clause, words: Sequence[SpokenWord], pause_s: float) -> SpokenClause:
     """Cut the silence at both ends and express word ends in the text of the request."""
-    first, end = _audible_range(prediction.frames)
+    first, end = audible_range(prediction.frames)
     frames = AcousticFrames(
         *(getattr(prediction.frames, column.name)[first:end] for column in fields(prediction.frames))
     )
@@ -130,7 +132,7 @@ def _whole_words(ends: dict[tuple[int, int], int], text: str) -> list[tuple[tupl
     return sorted(merged.items(), key=lambda item: (item[1], item[0]))
 
 
-def _audible_range(frames: AcousticFrames) -> tuple[int, int]:
+def audible_range(frames: AcousticFrames) -> tuple[int, int]:
     """First frame and end of what is not silence, with a margin; all of it where nothing is."""
     audible = np.flatnonzero(frame_levels(frames) > _SILENT_DBFS)
     if not len(audible):

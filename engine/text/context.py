@@ -58,7 +58,8 @@ def _cut(messages: Sequence[ChatMessage], budget: int, *, keep_end: bool) -> Seq
     total = sum(map(estimated_tokens, messages))
     if total <= budget:
         return messages
-    share = budget / total
+    overhead = _TOKENS_PER_MESSAGE * len(messages)
+    share = max(0, budget - overhead) / (total - overhead)
     return [
         replace(message, text=_shortened(message.text, int(len(message.text) * share), keep_end))
         for message in messages

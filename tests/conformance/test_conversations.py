@@ -17,6 +17,11 @@ pytestmark = pytest.mark.models
 SECOND = 48_000
 """Bytes of one second of PCM16 at 24 kHz."""
 
+BRIEF = 30
+"""Tokens after which an answer is long enough, where its words are the model's own."""
+
+ANSWERED = ("completed", "incomplete")
+
 TRANSCRIBE = {"input": {"transcription": {"model": "whisper-1"}}}
 MANUAL = {"input": {"turn_detection": None, "transcription": {"model": "whisper-1"}}}
 
@@ -125,10 +130,10 @@ async def test_a_response_of_text_only_inside_an_audio_session(converse: Any) ->
 @pytest.mark.parametrize("chunk", [480, 4801, SECOND])
 async def test_a_spoken_turn(converse: Any, recording: Callable[[str], bytes], chunk: int) -> None:
     async with converse() as talk:
-        await talk.update(audio=TRANSCRIBE)
+        await talk.update(audio=TRANSCRIBE, max_output_tokens=BRIEF)
         await talk.append(recording("librivox-austen-0880") + bytes(SECOND), chunk)
         done = (await talk.until("response.done"))["response"]
-        assert done["status"] == "completed"
+        assert done["status"] in ANSWERED
         assert len(talk.audio_of(done["id"])) > 0.3 * SECOND
         if not talk.received("conversation.item.input_audio_transcription.completed"):
             await talk.until("conversation.item.input_audio_transcription.completed")
@@ -142,14 +147,14 @@ async def test_a_spoken_turn(converse: Any, recording: Callable[[str], bytes], c
 
 async def test_a_manual_turn(converse: Any, recording: Callable[[str], bytes]) -> None:
     async with converse() as talk:
-        await talk.update(audio=MANUAL)
+        await talk.update(audio=MANUAL, max_output_tokens=BRIEF)
         await talk.append(recording("goforward"))
         await talk.send("input_audio_buffer.commit")
         heard = await talk.until("conversation.item.input_audio_transcription.completed")
         assert words(heard["transcript"])[:2] == ["go", "forward"]
         assert not talk.received("input_audio_buffer.speech_started", "response.created")
         response = await talk.respond()
-        assert response["status"] == "completed"
+        assert response["status"] in ANSWERED
         assert talk.audio_of(response["id"])
 
 
@@ -163,12 +168,13 @@ async def begin_a_long_answer(talk: Recorder) -> str:
 async def test_speech_interrupts_the_answer(converse: Any, recording: Callable[[str], bytes]) -> None:
     async with converse() as talk:
         response_id = await begin_a_long_answer(talk)
+        await talk.update(max_output_tokens=BRIEF)
         await talk.append(recording("librivox-austen-0880") + bytes(SECOND))
         cut = (await talk.until("response.done"))["response"]
         assert cut["id"] == response_id
         assert (cut["status"], cut["status_details"]["reason"]) == ("cancelled", "turn_detected")
         following = (await talk.until("response.done"))["response"]
-        assert following["status"] == "completed"
+        assert following["status"] in ANSWERED
         assert talk.audio_of(following["id"])
 
 
@@ -330,15 +336,13 @@ async def test_fc_097_a_g711_conversation(converse: Any, recording: Callable[[st
     encode = encode_ulaw if encoding == "audio/pcmu" else encode_alaw
     async with converse() as talk:
         session = (
-            await talk.update(
-                audio={"input": {"format": {"type": encoding}}, "output": {"format": {"type": encoding}}} | {}
-            )
+            await talk.update(audio={"input": {"format": {"type": encoding}}, "output": {"format": {"type": encoding}}})
         )["session"]
         assert session["audio"]["output"]["format"] == {"type": encoding}
-        await talk.update(audio=TRANSCRIBE)
+        await talk.update(audio=TRANSCRIBE, max_output_tokens=BRIEF)
         await talk.append(encode(narrow + bytes(16_000)), 803)
         response = (await talk.until("response.done"))["response"]
-        assert response["status"] == "completed"
+        assert response["status"] in ANSWERED
         assert response["audio"]["output"]["format"] == {"type": encoding}
         seconds = len(talk.audio_of(response["id"])) / 8000
         assert 0.3 < seconds < 30
@@ -354,4 +358,4 @@ async def test_fc_122_two_conversations_at_once_do_not_mix(converse: Any) -> Non
 
     async with asyncio.TaskGroup() as group:
         group.create_task(ask("What is the capital of France?", "Paris"))
-        group.create_task(ask("What is the capital of Italy?", "Rome"))
+        group.create_task(ask("What is the capital of Germany?", "Berlin"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -132,6 +133,35 @@ async def test_emit_stops_at_the_credit_and_the_slot_goes_to_another(kit: Any, r
     reports += await reports_until(Released, replica, 3)
     for name in "abc":
         assert [r.piece for r in reports if isinstance(r, Emitted) and r.request_id == name] == [*range(2 * WINDOW)]
+
+
+async def test_requests_that_come_back_from_waiting_still_share_the_slots(kit: Any, replica_of: Any) -> None:
+    computing = threading.Lock()
+
+    def process(piece: Any, context: Any) -> None:
+        for n in range(4 * WINDOW):
+            assert computing.acquire(blocking=False), "two requests compute in one slot"
+            time.sleep(0)  # invites the other threads
+            computing.release()
+            context.emit(n)
+
+    replica = await replica_of(kit.Scripted(process))
+    names = [str(n) for n in range(6)]
+    for name in names:
+        replica.open(request(name))
+        replica.push(name, 0)
+        replica.end_input(name)
+    emitted = dict.fromkeys(names, 0)
+    over = 0
+    async with asyncio.timeout(kit.timeout_s):
+        while over < len(names):
+            for report in await replica.messages():
+                assert not isinstance(report, Failed), report.error
+                over += isinstance(report, Released)
+                if isinstance(report, Emitted):
+                    emitted[report.request_id] += 1
+                    replica.grant(report.request_id, emitted[report.request_id] + WINDOW)
+    assert set(emitted.values()) == {4 * WINDOW}
 
 
 async def test_threads_started_for_blocked_requests_go_away_again(kit: Any, replica_of: Any) -> None:

@@ -53,13 +53,17 @@ def speech(speech_dir: Path) -> Samples:
 class SumModel:
     """Probability = mean of frame, context and row state, so that any mix-up shows. Optionally stops at a gate."""
 
-    def __init__(self, gate: Any = None) -> None:
+    def __init__(self, gate: Any = None, inside: Any = None) -> None:
         self.gate = gate
+        self.inside = inside
         self.batches: list[int] = []
 
     def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
-        if self.gate is not None and np.any(frames):
-            self.gate.wait()
+        if np.any(frames):
+            if self.inside is not None:
+                self.inside.set()
+            if self.gate is not None:
+                self.gate.wait()
         self.batches.append(len(frames))
         following = state + frames.mean(axis=1)[None, :, None]
         return following[0, :, 0] + frames[:, :CONTEXT].mean(axis=1), following.astype(np.float32)
@@ -323,13 +327,13 @@ async def test_fc_046_a_feeder_that_never_waits_is_refused_not_buffered(kit: Any
 
 
 async def test_a_session_that_leaves_during_a_tick_frees_its_slot_clean(kit: Any, service_of: Any) -> None:
-    gate = kit.Gate()
-    service = await service_of(SumModel(gate), 1)
+    gate, inside = kit.Gate(), kit.Signal()
+    service = await service_of(SumModel(gate, inside), 1)
     got: list[float] = []
     stream = service.open(got.append)
     stream.feed(np.ones(5 * FRAME, np.float32))
     waiter = asyncio.create_task(stream.wait_below(1))
-    await asyncio.sleep(0)
+    await inside.wait()
     stream.close()
     await asyncio.wait_for(waiter, 5)
     with pytest.raises(VoiceActivityError, match="closed"):
@@ -358,21 +362,24 @@ async def test_a_failing_callback_closes_its_own_session_only(service_of: Any) -
     assert service.open_streams == 0
 
 
-async def test_a_failing_model_wakes_every_feeder_with_an_error(service_of: Any) -> None:
-    class Broken:
-        calls = 0
+async def test_a_failing_model_wakes_every_feeder_with_an_error(kit: Any, service_of: Any) -> None:
+    gate, inside = kit.Gate(), kit.Signal()
 
+    class Broken(SumModel):
         def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
-            Broken.calls += 1
-            if Broken.calls > 1:
+            super().step(frames, state)
+            if frames.any():
                 raise RuntimeError("no such provider")
             return np.zeros(len(frames), np.float32), state
 
-    service = await service_of(Broken())
+    service = await service_of(Broken(gate, inside))
     stream = service.open(lambda p: None)
     stream.feed(np.ones(FRAME, np.float32))
+    feeder = asyncio.create_task(stream.wait_below(1))
+    await inside.wait()
+    gate.open()
     with pytest.raises(VoiceActivityError, match="Voice activity failed: no such provider"):
-        await asyncio.wait_for(stream.wait_below(1), 5)
+        await asyncio.wait_for(feeder, 5)
     with pytest.raises(VoiceActivityError, match="no such provider"):
         service.open(lambda p: None)
     assert service.failure

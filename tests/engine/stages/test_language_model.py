@@ -1,0 +1,150 @@
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from duologue.engine.models import pull
+from duologue.engine.requests import ChatMessage, Converse, TextDelta, Usage
+from duologue.engine.stage import StageFinish
+from duologue.engine.stages.language_model import LONGEST_ANSWER, LlamaCppLanguageModel
+
+SYSTEM = ChatMessage(role="system", text="You are a friendly voice assistant. Answer briefly, in plain spoken English.")
+
+
+def user(text: str) -> ChatMessage:
+    return ChatMessage(role="user", text=text)
+
+
+def text_of(pieces) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+
+
+def usage_of(pieces) -> Usage:
+    (usage,) = [piece for piece in pieces if isinstance(piece, Usage)]
+    return usage
+
+
+@pytest.fixture(scope="module")
+def model():
+    pull("smollm2-135m-instruct")
+    stage = LlamaCppLanguageModel(max_num_seqs=2, context_tokens=512)
+    stage.load()
+    stage.warm_up()
+    yield stage
+    stage.close()
+
+
+def test_an_unknown_sampling_value_is_refused_by_name():
+    with pytest.raises(ValueError, match="temprature"):
+        LlamaCppLanguageModel(sampling={"temprature": 1})
+
+
+@pytest.mark.models
+def test_it_answers_in_pieces_and_counts(model, run_stage):
+    pieces = run_stage(model, Converse(messages=(SYSTEM, user("What is the capital of France?")), seed=1))
+    assert "Paris" in text_of(pieces)
+    assert len([piece for piece in pieces if isinstance(piece, TextDelta)]) > 3
+    usage = usage_of(pieces)
+    assert usage.input_tokens > 20
+    assert usage.output_tokens >= len(text_of(pieces).split())
+    assert not any(isinstance(piece, StageFinish) for piece in pieces)
+
+
+@pytest.mark.models
+def test_the_next_turn_reads_only_what_is_new(model, run_stage):
+    messages = [SYSTEM, user("What is the capital of France?")]
+    first = run_stage(model, Converse(messages=tuple(messages), seed=1), session_id="next")
+    messages += [ChatMessage(role="assistant", text=text_of(first)), user("And of Spain?")]
+    second = usage_of(run_stage(model, Converse(messages=tuple(messages), seed=1), session_id="next"))
+    assert second.cached_tokens >= usage_of(first).input_tokens
+    assert second.input_tokens > second.cached_tokens
+
+
+@pytest.mark.models
+def test_fc_122_sessions_do_not_see_each_other(model, run_stage):
+    questions = {"a": "My dog is called Bello. What is my dog called?", "b": "My cat is Minka. What is my cat called?"}
+    answers = {}
+
+    def ask(session):
+        pieces = run_stage(model, Converse(messages=(SYSTEM, user(questions[session])), seed=1), session_id=session)
+        answers[session] = text_of(pieces)
+
+    threads = [threading.Thread(target=ask, args=(session,)) for session in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "Bello" in answers["a"]
+    assert "Minka" not in answers["a"]
+    assert "Minka" in answers["b"]
+    assert "Bello" not in answers["b"]
+
+
+@pytest.mark.models
+def test_fc_077_temperature_and_seed_are_applied(model, run_stage):
+    def answer(**fields):
+        return text_of(run_stage(model, Converse(messages=(SYSTEM, user("Tell me a story.")), **fields)))
+
+    assert answer(temperature=0.0, max_output_tokens=40) == answer(temperature=0.0, max_output_tokens=40)
+    assert len({answer(temperature=1.5, seed=seed, max_output_tokens=40) for seed in range(3)}) > 1
+
+
+@pytest.mark.models
+def test_the_callers_limit_is_a_length_finish_and_our_own_is_not(model, run_stage):
+    story = Converse(messages=(SYSTEM, user("Tell me a very long story about a dragon and a sheep.")), seed=2)
+    cut = run_stage(model, Converse(messages=story.messages, seed=2, max_output_tokens=7))
+    assert usage_of(cut).output_tokens == 7
+    assert cut[-1] == StageFinish(reason="length")
+    whole = run_stage(model, story)
+    assert not any(isinstance(piece, StageFinish) for piece in whole)
+    assert usage_of(whole).output_tokens <= LONGEST_ANSWER + 61
+
+
+@pytest.mark.models
+def test_a_conversation_longer_than_the_context_is_answered(model, run_stage):
+    messages = [SYSTEM]
+    for i in range(40):
+        messages += [user(f"question {i} " + "word " * 20), ChatMessage(role="assistant", text="answer " * 20)]
+    messages.append(user("What is the capital of France?"))
+    assert "Paris" in text_of(run_stage(model, Converse(messages=tuple(messages), seed=1, temperature=0.0)))
+
+
+@pytest.mark.models
+def test_text_that_is_far_from_prose_still_fits(model, run_stage):
+    pieces = run_stage(model, Converse(messages=(SYSTEM, user("7!#" * 3000)), max_output_tokens=5))
+    assert 0 < usage_of(pieces).input_tokens <= 512
+
+
+@pytest.mark.models
+def test_an_abort_stops_writing_at_the_next_token(model, recorder):
+    context = recorder(Converse(messages=(SYSTEM, user("Tell me a very long story.")), seed=1))
+    context._then = lambda piece: setattr(context, "aborted", True)
+    slot = model.start(context.request)
+    model.process(slot, context.request.payload, context)
+    model.release(slot)
+    assert len(context.pieces) == 1
+
+
+@pytest.mark.models
+def test_an_abort_while_the_prompt_is_read_stops_after_a_slice(model, recorder):
+    prompt = user("word " * 300)
+    whole = recorder(Converse(messages=(SYSTEM, prompt), max_output_tokens=1))
+    aborted = recorder(Converse(messages=(SYSTEM, user("other " * 300)), max_output_tokens=1))
+    aborted.aborted = True
+    times = {}
+    for name, context in (("whole", whole), ("aborted", aborted)):
+        slot = model.start(context.request)
+        began = time.perf_counter()
+        model.process(slot, context.request.payload, context)
+        times[name] = time.perf_counter() - began
+        model.release(slot)
+    assert aborted.pieces == []
+    assert times["aborted"] < 0.6 * times["whole"], times
+
+
+@pytest.mark.models
+def test_nobody_else_can_use_the_port_that_the_library_opens(model):
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{model._server.listening_address}/v1/models", timeout=5)

@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+
+from duologue.codecs.pcm import float_to_pcm16
+from duologue.codecs.resample import resample
+from duologue.engine.requests import Transcribe, TranscriptDelta
+from duologue.engine.stages.recogniser import SAMPLE_RATE, split_at_pauses, was_spoken
+from duologue.engine.stages.whisper import LONGEST_S, Hypothesis, audible_seconds
+from duologue.engine.words import WordErrors, normalise_words, word_errors
+
+
+def test_splits_fall_into_pauses_and_lose_nothing():
+    noise = np.random.default_rng(0).standard_normal(SAMPLE_RATE * 70).astype(np.float32)
+    for second in (20, 45):
+        noise[second * SAMPLE_RATE : second * SAMPLE_RATE + 6400] = 0
+    parts = split_at_pauses(noise, 29.5)
+    assert np.array_equal(np.concatenate(parts), noise)
+    assert all(len(part) <= 29.5 * SAMPLE_RATE for part in parts)
+    assert 20.0 < len(parts[0]) / SAMPLE_RATE < 20.4
+    assert 45.0 < (len(parts[0]) + len(parts[1])) / SAMPLE_RATE < 45.4
+    assert split_at_pauses(noise[:0], 29.5) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "no_speech", "log_probability", "spoken"),
+    [
+        ("Go somewhere.", 0.05, -0.2, True),
+        ("5, 5", 0.3, -1.1, True),
+        ("You", 0.93, -2.9, False),
+        ("Have... Have...", 0.64, -1.4, False),
+        ("Yes.", 0.8, -0.1, True),
+        ("Thank you.", 0.9, -0.6, False),
+        ("...", 0.0, -0.1, False),
+        ("", 0.0, 0.0, False),
+        ("PAPAPAPAPAPAPAPAPAPAPAPAPAPA", 0.1, -0.3, False),
+    ],
+)
+def test_what_counts_as_spoken(text, no_speech, log_probability, spoken):
+    assert was_spoken(Hypothesis(text, no_speech, log_probability)) is spoken
+
+
+def test_audible_time_leaves_out_pauses():
+    tone = np.sin(np.arange(SAMPLE_RATE) * 0.3).astype(np.float32)
+    assert audible_seconds(np.concatenate((tone, 0.001 * tone, tone))) == pytest.approx(2.0, abs=0.05)
+    assert audible_seconds(np.zeros(1000, np.float32)) == 0
+
+
+@pytest.mark.models
+def test_word_error_rate_on_the_recordings(recordings, transcribe):
+    total = WordErrors(0, 0)
+    for samples, spoken in recordings.values():
+        total += word_errors(spoken, transcribe(samples))
+    assert total.words == 115
+    assert total.rate <= 0.10, total
+
+
+@pytest.mark.models
+def test_speech_at_other_rates_and_levels(recordings, transcribe):
+    samples, spoken = recordings["goforward.wav"]
+    for rate in (8_000, 24_000, 48_000):
+        heard = transcribe(resample(samples * np.float32(0.2), 16_000, rate), rate)
+        assert word_errors(spoken, heard).errors == 0, (rate, heard)
+
+
+@pytest.mark.models
+def test_more_than_one_window_is_recognised_to_the_end(recordings, transcribe):
+    names = [f"librivox-austen-{n}.wav" for n in ("0870", "0880", "0920", "0930", "0870", "0920", "0930")]
+    pause = np.zeros(SAMPLE_RATE // 2, np.float32)
+    samples = np.concatenate([part for name in names for part in (recordings[name][0], pause)])
+    assert len(samples) / SAMPLE_RATE > LONGEST_S
+    spoken = " ".join(recordings[name][1] for name in names)
+    assert word_errors(spoken, transcribe(samples)).rate <= 0.10
+
+
+@pytest.mark.models
+def test_fc_037_an_utterance_cut_at_its_last_voiced_frame_keeps_its_last_word(recordings, transcribe):
+    for name, last in (("something.wav", "something"), ("librivox-austen-0930.wav", "himself")):
+        samples, spoken = recordings[name]
+        level = np.abs(samples) > 0.02 * np.abs(samples).max()
+        heard = transcribe(samples[: int(np.flatnonzero(level)[-1]) + 1])
+        assert normalise_words(heard)[-1] == last
+        assert len(normalise_words(heard)) == len(spoken.split())
+
+
+def _clicks(rng, rate):
+    samples = 0.001 * rng.standard_normal(2 * SAMPLE_RATE)
+    for start in rng.integers(0, len(samples) - 400, 2 * rate):
+        length = int(rng.integers(60, 300))
+        decay = np.exp(-np.arange(length) / (length / 4))
+        samples[start : start + length] += rng.uniform(0.1, 0.6) * rng.standard_normal(length) * decay
+    return samples.astype(np.float32)
+
+
+def _breath(rng, low, high):
+    spectrum = np.fft.rfft(rng.standard_normal(2 * SAMPLE_RATE))
+    frequency = np.fft.rfftfreq(2 * SAMPLE_RATE, 1 / SAMPLE_RATE)
+    spectrum[(frequency < low) | (frequency > high)] = 0
+    noise = np.fft.irfft(spectrum, 2 * SAMPLE_RATE)
+    swell = np.clip(np.sin(2 * np.pi * 0.7 * np.arange(len(noise)) / SAMPLE_RATE), 0, 1) ** 2
+    return (0.03 * noise / noise.std() * swell + 0.0005 * rng.standard_normal(len(noise))).astype(np.float32)
+
+
+@pytest.mark.models
+def test_fc_036_clicks_and_breath_are_no_words(transcribe):
+    rng = np.random.default_rng(7)
+    sounds = {f"clicks {rate}": _clicks(rng, rate) for rate in (2, 4, 8)}
+    sounds |= {f"breath {low}": _breath(rng, low, high) for low, high in ((300, 3000), (100, 1500), (1000, 6000))}
+    sounds["silence"] = np.zeros(SAMPLE_RATE, np.float32)
+    sounds["noise"] = (0.05 * rng.standard_normal(SAMPLE_RATE)).astype(np.float32)
+    assert {name: transcribe(samples) for name, samples in sounds.items()} == dict.fromkeys(sounds, "")
+
+
+@pytest.mark.models
+def test_one_delta_a_request_and_none_once_aborted(recogniser, recordings, recorder):
+    payload = Transcribe(audio=float_to_pcm16(recordings["goforward.wav"][0]), sample_rate=16_000)
+    context = recorder(payload)
+    recogniser.process(None, payload, context)
+    assert [type(piece) for piece in context.pieces] == [TranscriptDelta]
+    context = recorder(payload)
+    context.aborted = True
+    recogniser.process(None, payload, context)
+    assert context.pieces == []
+
+
+@pytest.mark.models
+def test_a_prompt_helps_with_spelling_and_never_appears_itself(recordings, transcribe):
+    heard = transcribe(recordings["goforward.wav"][0], prompt="Robot commands in metres.")
+    assert "robot" not in heard.lower()
+    assert normalise_words(heard)[:2] == ["go", "forward"]

@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duologue.engine.text.clauses import LONGEST_CHARACTERS, ClauseSplitter, Ending
+
+STORY = (
+    "The capital of France is Paris, and it is known for the Eiffel Tower. Dr. Smith went there on July 4, 2024, "
+    'with 3.14 km of rope, e.g. the blue one. What then? He said: "Wait!" I don\'t know...\n'
+    "- one thing\n1. First [link, text](https://x.y/z, a) here\n\nThe end of it"
+)
+
+
+def split(*pieces: str):
+    splitter = ClauseSplitter()
+    return [clause for piece in pieces for clause in splitter.push(piece)] + splitter.finish()
+
+
+def texts(*pieces: str) -> list[str]:
+    return [clause.text.strip() for clause in split(*pieces)]
+
+
+PARTS = ["a", "word ", ". ", ", ", "\n", "3", "(", "[", "](", ")", "! ", "é", "- ", "\t", "Mr. ", "x" * 90]
+TEXT = st.lists(st.sampled_from(PARTS), max_size=60).map("".join)
+
+
+@given(TEXT | st.text(), st.data())
+def test_every_character_belongs_to_one_clause_whatever_the_pieces(text, data):
+    whole = split(text)
+    assert "".join(clause.text for clause in whole) == text
+    assert [clause.start for clause in whole] == [
+        sum(len(before.text) for before in whole[:i]) for i in range(len(whole))
+    ]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert split(*pieces) == whole
+    assert all(len(clause.text) <= LONGEST_CHARACTERS for clause in whole)
+
+
+def test_each_clause_is_known_as_soon_as_the_next_word_begins():
+    splitter = ClauseSplitter()
+    assert splitter.push("Sure.") == []
+    assert [clause.text for clause in splitter.push(" ")] == []
+    assert [clause.text for clause in splitter.push("A")] == ["Sure. "]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("Sure. Here you are.", "Sure."),
+        ("Well, I think so, yes.", "Well, I think so,"),
+        ("The capital of France is Paris and it is a large city.", "The capital of France"),
+        ("No punctuation here whatsoever my dear old friend Robert Brown said", "No punctuation here whatsoever my"),
+        ("Mr. Smith paid 3.50 and left. Bye.", "Mr. Smith paid 3.50"),
+        ("On July 4, 2024 it rained a lot.", "On July 4, 2024 it"),
+        ("Hello", "Hello"),
+    ],
+)
+def test_the_first_clause_is_short(text, first):
+    found = texts(text)[0]
+    assert text.startswith(found)
+    assert len(found.split()) <= 8
+    if first in ("Sure.", "Well, I think so,", "The capital of France", "Hello"):
+        assert found == first
+
+
+def test_later_clauses_are_sentences():
+    assert texts("Sure. " + STORY)[1:] == [
+        "The capital of France is Paris, and it is known for the Eiffel Tower.",
+        "Dr. Smith went there on July 4, 2024, with 3.14 km of rope, e.g. the blue one.",
+        "What then?",
+        'He said: "Wait!"',
+        "I don't know...",
+        "- one thing",
+        "1. First [link, text](https://x.y/z, a) here",
+        "The end of it",
+    ]
+
+
+def test_endings_say_what_pause_follows():
+    assert [clause.ending for clause in split("Sure, I will, yes. Fine\nand so")] == [
+        Ending.CLAUSE,
+        Ending.SENTENCE,
+        Ending.PARAGRAPH,
+        Ending.PARAGRAPH,
+    ]
+    (first, *_) = split("The capital of France is Paris and so on")
+    assert first.ending is Ending.OPEN
+
+
+def test_a_sentence_without_end_is_cut_all_the_same():
+    clauses = split("word " * 400)
+    assert all(len(clause.text.split()) <= 40 for clause in clauses)
+    assert all(len(clause.text) == LONGEST_CHARACTERS for clause in split("x" * 3000)[:-1])
+
+
+def test_amounts_are_not_torn_apart():
+    for text in ("It is all about 5 km from here to the old town.", "We have got about 25 apples to eat this evening."):
+        first = texts(text)[0]
+        assert not first.endswith(("5", "25"))

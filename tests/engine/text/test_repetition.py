@@ -1,0 +1,37 @@
+import pytest
+
+from duologue.engine.text.repetition import collapse_repeats, compression_ratio, repeats, runs_in_circles
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "circling"),
+    [
+        ("ten of clubs ten of clubs ten of clubs ten of clubs", 1.1, True),
+        ("ten of clubs ten of clubs", 1.1, True),
+        ("five " * 30, 1.5, True),
+        ("no no no no", 2.0, False),
+        ("ask not what your country can do for you ask what you can do for your country", 6.0, False),
+        ("he was not an ill disposed young man", 1.5, False),
+        ("", 0.0, False),
+    ],
+)
+def test_only_what_cannot_have_been_said_runs_in_circles(text, seconds, circling):
+    assert runs_in_circles(text.split(), seconds) is circling
+
+
+def test_repeats():
+    assert repeats(["a"] * 4)
+    assert not repeats(["a"] * 3)
+    assert repeats(["x", "a", "b", "a", "b", "a", "b"])
+    assert not repeats(["x", "a", "b", "a", "b"])
+
+
+def test_collapsed_to_one():
+    assert collapse_repeats("ten of clubs, ten of clubs, Ten of clubs. And so") == "ten of clubs, And so"
+    assert collapse_repeats("a b c") == "a b c"
+    assert collapse_repeats("") == ""
+
+
+def test_stutter_compresses():
+    assert compression_ratio("PA" * 20) > 2.4
+    assert compression_ratio("And so my fellow Americans ask not what your country can do for you") < 1.6
