@@ -8,11 +8,13 @@ user goes on it is aborted, and nothing of it was sent, entered the conversation
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ChatMessage, Delta, Finished, TranscriptDelta
 from duologue.sessions import server_events as events
 from duologue.sessions.config import ResponseOverrides, ServerVad
+from duologue.sessions.context_window import ContextTooLong
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest
@@ -175,13 +177,17 @@ class Answering:
         self._unanswered = None
         if not entry.transcript:
             self._abandon(speculation)
-        elif self.responses.active is not None:
+            return
+        try:
+            if self.responses.active is not None:
+                raise already_active(self.responses.active)
+            if speculation is None or speculation.converse_id is None or speculation.settings is None:
+                self.responses.create(ResponseOverrides(), now)
+            else:
+                self.responses.release(speculation.settings, speculation.converse_id, speculation.held, now)
+        except ProtocolError as error:
             self._abandon(speculation)
-            self._core.emit_error(already_active(self.responses.active))
-        elif speculation is None or speculation.converse_id is None or speculation.settings is None:
-            self.responses.create(ResponseOverrides(), now)
-        else:
-            self.responses.release(speculation.settings, speculation.converse_id, speculation.held, now)
+            self._core.emit_error(error)
 
     def _still_holds(self, speculation: Speculation) -> bool:
         """Whether nothing but the turn itself has changed since the answer was begun."""
@@ -207,7 +213,8 @@ class Answering:
         speculation.settings = effective_settings(self._core, ResponseOverrides())
         speculation.premise = (self._core.conversation.version, self._core.settings_version)
         user = ChatMessage(role="user", text=speculation.transcript)
-        speculation.converse_id = self.responses.open(speculation.settings, (user,))
+        with suppress(ContextTooLong):  # said when the answer is really wanted
+            speculation.converse_id = self.responses.open(speculation.settings, (user,))
 
 
 def idle_timeout_s(core: SessionCore) -> float | None:

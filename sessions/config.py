@@ -220,6 +220,12 @@ class Limits(Shape, frozen=True):
     max_tools: int = 128
     max_parallel_responses: int = 8
     """Out-of-band responses in progress at the same time."""
+    context_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Longest prompt in estimated tokens; None: the engine fits what it gets into what its model takes."""
+    requests_per_minute: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Responses that one session may begin; None: any number."""
+    tokens_per_minute: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Tokens that one session may read and write; None: any number."""
 
 
 class Names(Shape, frozen=True):

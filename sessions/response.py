@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from duologue.codecs.wire_audio import WireEncoder
 from duologue.engine.requests import FinishReason, ReasoningEffort, Tool, ToolChoice, Usage
 from duologue.sessions import server_events as events
-from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, encoding
+from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, Truncation, encoding
 from duologue.sessions.conversation import Entry
 from duologue.sessions.output_items import CallOutput, Emit, MessageOutput, OutputItem
 
@@ -77,6 +77,7 @@ class ResponseSettings:
     metadata: dict[str, str] | None = None
     context: tuple[Entry, ...] | None = None
     """What it answers in the place of the conversation; None: the conversation."""
+    truncation: Truncation = "auto"
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None

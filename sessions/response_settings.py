@@ -41,6 +41,7 @@ def effective_settings(
         conversation_id=None if overrides.conversation == "none" else core.conversation_id,
         metadata=overrides.metadata,
         context=context,
+        truncation=session.truncation,
         tools=() if choice == "none" else tuple(_tool(tool) for tool in tools),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=None if parallel is UNSET else parallel,

@@ -18,7 +18,9 @@ from duologue.engine.requests import (
     TextDelta,
     ToolCallDelta,
 )
+from duologue.sessions import server_events as events
 from duologue.sessions.config import ResponseOverrides
+from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest, DropAudio
@@ -26,9 +28,12 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
 from duologue.sessions.output_items import CallOutput, MessageOutput, OutputItem
 from duologue.sessions.prompting import chat_messages
+from duologue.sessions.rate_limits import RateLimits
 from duologue.sessions.response import CancelReason, Outcome, ResponseLifecycle, ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.transcribing import Transcribing
+
+TOO_LONG = "context_length_exceeded"
 
 
 class Responses:
@@ -38,6 +43,8 @@ class Responses:
         self._core = core
         self._transcribing = transcribing
         self._beside: dict[str, ResponseLifecycle] = {}
+        self._window = ContextWindow(core.context.limits.context_tokens)
+        self._rates = RateLimits(core.context.limits)
         self.active: ResponseLifecycle | None = None
         """The one that writes into the conversation."""
         self.voice_used = False
@@ -62,12 +69,12 @@ class Responses:
             raise ProtocolError("invalid_value", f"{limit} out-of-band responses are in progress already.", "response")
         context = None if not isinstance(overrides.input, tuple) else self._resolved(overrides.input)
         settings = effective_settings(self._core, overrides, context)
-        self._begin(settings)
+        self._begin(settings, now)
         self.pursue(now)
 
     def release(self, settings: ResponseSettings, request_id: str, held: Sequence[Delta], now: float) -> None:
-        """Begin a response of which the engine has made ``held`` already."""
-        response = self._begin(settings)
+        """Begin a response of which the engine has made ``held`` already. Raises ``ProtocolError``."""
+        response = self._begin(settings, now)
         response.request_id = request_id
         for delta in held:
             if self.active is response:
@@ -77,10 +84,17 @@ class Responses:
         """Open the requests of responses as soon as every utterance in their context has its words."""
         for response in self._in_progress():
             if response.request_id is None and not self._waits_for_words(response.settings):
-                response.request_id = self.open(response.settings)
+                try:
+                    response.request_id = self.open(response.settings)
+                except ContextTooLong as error:
+                    self._core.emit_error(ProtocolError(TOO_LONG, str(error)))
+                    self._finish(response, Outcome("failed", error=str(error), error_code=TOO_LONG), now)
 
     def open(self, settings: ResponseSettings, last: tuple[ChatMessage, ...] = ()) -> str:
-        """Open the engine request of a response; ``last`` follows what its context holds now."""
+        """Open the engine request of a response; ``last`` follows what its context holds now.
+
+        Raises :class:`ContextTooLong`.
+        """
         limit = settings.max_output_tokens
         return self._core.open_request(
             Converse(
@@ -96,12 +110,15 @@ class Responses:
             )
         )
 
-    def _begin(self, settings: ResponseSettings) -> ResponseLifecycle:
+    def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
+        self._rates.check(now)
         response = ResponseLifecycle(self._core.context.ids("resp"), settings, self._core.emit)
         if response.out_of_band:
             self._beside[response.id] = response
         else:
             self.active, self.idle_since = response, None
+        if left := self._rates.begin(response.id, settings.max_output_tokens, now):
+            self._core.emit(events.RateLimitsUpdated, rate_limits=left)
         return response
 
     def _in_progress(self) -> Iterator[ResponseLifecycle]:
@@ -129,7 +146,12 @@ class Responses:
         return self._core.conversation if settings.context is None else settings.context
 
     def _messages(self, settings: ResponseSettings) -> tuple[ChatMessage, ...]:
-        return chat_messages(self._context(settings), settings.instructions, self._core.ledger.heard)
+        heard, fixed = self._core.ledger.heard, fixed_tokens(settings.instructions, settings.tools)
+        if settings.context is None:
+            shown = self._window.of_conversation(self._core.conversation, fixed, settings.truncation, heard)
+        else:
+            shown = self._window.of_input(settings.context, fixed, settings.truncation, heard)
+        return chat_messages(shown, settings.instructions, heard)
 
     def _waits_for_words(self, settings: ResponseSettings) -> bool:
         waits = False
@@ -233,6 +255,7 @@ class Responses:
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
         response.finish(outcome)
+        self._rates.end(response.id, response.usage, now)
         if response.out_of_band:
             del self._beside[response.id]
             return

@@ -210,6 +210,17 @@ class ResponseDone(ServerEvent, frozen=True, tag="response.done"):
     response: Response
 
 
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    name: Literal["requests", "tokens"]
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class RateLimitsUpdated(ServerEvent, frozen=True, tag="rate_limits.updated"):
+    rate_limits: tuple[RateLimit, ...]
+
+
 class OfResponse(ServerEvent, frozen=True):
     response_id: str
 
