@@ -196,7 +196,7 @@ def test_every_field_of_the_session_is_accepted_and_echoed() -> None:
     }
     driver = Driver(transcription=False)
     driver.update(patch)
-    echoed = msgspec.to_builtins(driver.last(events.SessionUpdated).session)
+    echoed = msgspec.json.decode(msgspec.json.encode(driver.last(events.SessionUpdated).session))
     for name in ("parallel_tool_calls", "prompt", "reasoning", "tracing", "truncation"):
         assert echoed[name] == patch[name]
     for name, value in patch["audio"]["input"].items():
