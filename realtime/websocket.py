@@ -6,11 +6,14 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duologue.realtime import metrics
-from duologue.realtime.auth import SUBPROTOCOL
+from duologue.realtime.auth import SCOPE_SECRET, SUBPROTOCOL
+from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
@@ -136,14 +139,37 @@ def _requested(websocket: WebSocket, gateway: Gateway) -> tuple[str | None, Open
         raise ProtocolError("duologue.unsupported_intent", message, "intent")
     if "call_id" in query:
         raise ProtocolError("duologue.unsupported_transport", "There are no calls to attach to.", "call_id")
+    secret: ClientSecret | None = websocket.scope.get(SCOPE_SECRET)
+    if secret is not None:
+        return None, _of_secret(secret, model, query.get("intent"), gateway)
     transcribes = intent == "transcription"
+    if not transcribes:
+        return model and _served(gateway, "models", model), Opening()
     if model is not None:
-        try:
-            served = gateway.names.resolve("transcription_models" if transcribes else "models", model, "model")
-        except ProtocolError as error:
-            raise ProtocolError("model_not_found", error.message, error.param) from error
-        model = model if transcribes else served
-    return model, Opening(type="transcription") if transcribes else Opening()
+        _served(gateway, "transcription_models", model)
+    return model, Opening(type="transcription")
+
+
+def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], name: str) -> str:
+    """The served name of a model. Raises ``ProtocolError`` with the known ones."""
+    try:
+        return gateway.names.resolve(kind, name, "model")
+    except ProtocolError as error:
+        raise ProtocolError("model_not_found", error.message, error.param) from error
+
+
+def _of_secret(secret: ClientSecret, model: str | None, intent: str | None, gateway: Gateway) -> Opening:
+    """What a client secret is bound to. Raises ``ProtocolError`` where the URL says something else."""
+    opening = secret.opening
+    if intent is not None and intent != opening.type:
+        message = f"The client secret is for a session of type '{opening.type}'."
+        raise ProtocolError("duologue.unsupported_intent", message, "intent")
+    if model is None or opening.type == "transcription":
+        return opening
+    bound = opening.config.get("model", model)
+    if _served(gateway, "models", model) != _served(gateway, "models", bound):
+        raise ProtocolError("model_not_found", f"The client secret is for the model '{bound}'.", "model")
+    return replace(opening, config={**opening.config, "model": bound})
 
 
 async def _refuse(transport: WebSocketTransport, error: ProtocolError, code: int) -> None:

@@ -31,7 +31,7 @@ from duologue.sessions.config import (
 from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
-from duologue.sessions.updating import Bound
+from duologue.sessions.updating import Bound, check_settings
 
 SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
 SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
@@ -170,33 +170,34 @@ class SessionManager:
     def configure(self, model: str | None, opening: Opening) -> AnySession:
         """What a session begins with. Raises ``ProtocolError`` that names the field."""
         settings, names = self._settings, self._settings.names
-        session = RealtimeSession(
+        conversing = RealtimeSession(
             id=self._ids("sess"),
             model=model or settings.model,
             expires_at=int(time.time() + settings.limits.max_duration_s),
             instructions=settings.instructions,
             audio=Audio(output=AudioOutput(voice=settings.voice)),
         )
-        if opening.type != "transcription":
-            names.resolve("models", session.model, "model")
-            return merged(session, opening.config)
-        if model is not None:
-            names.resolve("transcription_models", model, "model")
         recogniser = model or next(iter(names.transcription_models), "default")
-        return merged(TranscriptionSession.of(session, recogniser), opening.config)
+        transcribes = opening.type == "transcription"
+        session: AnySession = TranscriptionSession.of(conversing, recogniser) if transcribes else conversing
+        session = merged(session, opening.config)
+        check_settings(self._context(), session)
+        return session
 
     def _new_machine(self, model: str | None, opening: Opening) -> ConversationMachine:
+        session = self.configure(model, opening)
+        bound = Bound(type=opening.type is not None, model=model is not None or "model" in opening.config)
+        return ConversationMachine(session, self._context(), self._clock(), bound)
+
+    def _context(self) -> SessionContext:
         settings = self._settings
-        context = SessionContext(
+        return SessionContext(
             names=settings.names,
             ids=self._ids,
             limits=settings.limits,
             can_call_tools=settings.can_call_tools,
             may_speculate=self._may_speculate,
         )
-        session = self.configure(model, opening)
-        bound = Bound(type=opening.type is not None, model=model is not None or "model" in opening.config)
-        return ConversationMachine(session, context, self._clock(), bound)
 
     def _may_speculate(self) -> bool:
         """Only while a core is free: work for someone who has finished comes before work for someone who may have."""

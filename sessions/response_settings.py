@@ -9,7 +9,7 @@ from msgspec import UNSET
 from duologue.engine.requests import NamedTool, Tool, ToolChoice
 from duologue.sessions.config import FunctionTool, ResponseOverrides, ToolChoiceFunction, ToolChoiceSetting
 from duologue.sessions.conversation import Entry
-from duologue.sessions.core import SessionCore
+from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.response import ResponseSettings
 
@@ -18,7 +18,7 @@ def effective_settings(
     core: SessionCore, overrides: ResponseOverrides, context: tuple[Entry, ...] | None = None
 ) -> ResponseSettings:
     """Raises ``ProtocolError`` that names the field of ``response``."""
-    session, output = core.conversing, overrides.audio.output
+    session, output, names = core.conversing, overrides.audio.output, core.context.names
     modalities = session.output_modalities if overrides.output_modalities is UNSET else overrides.output_modalities
     voice = session.audio.output.voice if output.voice is UNSET else output.voice
     tools = session.tools if overrides.tools is UNSET else overrides.tools
@@ -27,12 +27,12 @@ def effective_settings(
         choice = "auto"
     parallel = session.parallel_tool_calls if overrides.parallel_tool_calls is UNSET else overrides.parallel_tool_calls
     reasoning = session.reasoning if overrides.reasoning is UNSET else overrides.reasoning
-    check_tools(core, tools, choice, "response")
+    check_tools(core.context, tools, choice, "response")
     return ResponseSettings(
         modality=modalities[0],
         audio_format=session.audio.output.format if output.format is UNSET else output.format,
         voice=voice,
-        served_voice=core.context.names.resolve("voices", voice, "response.audio.output.voice"),
+        served_voice=names.resolve("voices", voice, "response.audio.output.voice") if names.voices else voice,
         speed=session.audio.output.speed,
         max_output_tokens=(
             session.max_output_tokens if overrides.max_output_tokens is UNSET else overrides.max_output_tokens
@@ -49,11 +49,11 @@ def effective_settings(
     )
 
 
-def check_tools(core: SessionCore, tools: Sequence[FunctionTool], choice: ToolChoiceSetting, where: str) -> None:
+def check_tools(context: SessionContext, tools: Sequence[FunctionTool], choice: ToolChoiceSetting, where: str) -> None:
     """Raises ``ProtocolError`` for tools that cannot be used, and for the choice of one that does not exist."""
-    if tools and not core.context.can_call_tools:
+    if tools and not context.can_call_tools:
         raise ProtocolError("invalid_value", "The model that is served here cannot call tools.", f"{where}.tools")
-    limits = core.context.limits
+    limits = context.limits
     if len(tools) > limits.max_tools:
         raise ProtocolError("invalid_value", f"At most {limits.max_tools} tools are accepted.", f"{where}.tools")
     names = [tool.name for tool in tools]

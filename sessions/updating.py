@@ -8,7 +8,7 @@ from typing import Any
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering
 from duologue.sessions.config import AnySession, RealtimeSession, TranscriptionSession, merged
-from duologue.sessions.core import SessionCore
+from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.listening import Listening
 from duologue.sessions.response_settings import check_tools
@@ -37,7 +37,7 @@ class SettingsUpdates:
         core, before = self._core, self._core.session
         present = self._of_type(before, patch.get("type"))
         after = merged(present, patch)
-        self._check(before, after, patch)
+        self._check(before, after)
         core.session = after
         core.settings_version += 1
         self._type_bound = True
@@ -53,33 +53,35 @@ class SettingsUpdates:
             return TranscriptionSession.of(session)
         return session
 
-    def _check(self, before: AnySession, after: AnySession, patch: dict[str, Any]) -> None:
+    def _check(self, before: AnySession, after: AnySession) -> None:
+        check_settings(self._core.context, after)
+        if not (isinstance(before, RealtimeSession) and isinstance(after, RealtimeSession)):
+            return
         names = self._core.context.names
-        if (transcription := after.audio.input.transcription) is not None:
-            param = "session.audio.input.transcription.model"
-            names.resolve("transcription_models", transcription.model, param)
-        if after.include:
-            message = "The recogniser that is served here gives no log probabilities."
-            raise ProtocolError("invalid_value", message, "session.include")
-        if isinstance(before, RealtimeSession) and isinstance(after, RealtimeSession):
-            self._check_model(before, after)
-            self._check_output(before, after)
-            check_tools(self._core, after.tools, after.tool_choice, "session")
-            if before.tracing is not None and after.tracing != before.tracing:
-                raise ProtocolError("invalid_value", "Tracing cannot be changed once it is on.", "session.tracing")
-
-    def _check_model(self, before: RealtimeSession, after: RealtimeSession) -> None:
-        names, param = self._core.context.names, "session.model"
-        served = names.resolve("models", after.model, param)
-        if self._model_bound and served != names.resolve("models", before.model, param):
-            raise ProtocolError("invalid_value", "The model of a session cannot be changed.", param)
-
-    def _check_output(self, before: RealtimeSession, after: RealtimeSession) -> None:
-        param = "session.audio.output.voice"
-        self._core.context.names.resolve("voices", after.audio.output.voice, param)
+        was, is_now = (names.resolve("models", session.model, "session.model") for session in (before, after))
+        if self._model_bound and was != is_now:
+            raise ProtocolError("invalid_value", "The model of a session cannot be changed.", "session.model")
         if after.audio.output.voice != before.audio.output.voice and self._answering.responses.voice_used:
             message = "The voice cannot be changed once the session has produced audio."
-            raise ProtocolError("cannot_update_voice", message, param)
+            raise ProtocolError("cannot_update_voice", message, "session.audio.output.voice")
         if after.audio.output.speed != before.audio.output.speed and self._answering.responding:
             message = "The speed can only be changed between turns."
             raise ProtocolError("invalid_value", message, "session.audio.output.speed")
+        if before.tracing is not None and after.tracing != before.tracing:
+            raise ProtocolError("invalid_value", "Tracing cannot be changed once it is on.", "session.tracing")
+
+
+def check_settings(context: SessionContext, session: AnySession) -> None:
+    """Raises ``ProtocolError`` for what is well-formed but cannot be served, naming the field."""
+    names = context.names
+    if (transcription := session.audio.input.transcription) is not None:
+        param = "session.audio.input.transcription.model"
+        names.resolve("transcription_models", transcription.model, param)
+    if session.include:
+        message = "The recogniser that is served here gives no log probabilities."
+        raise ProtocolError("invalid_value", message, "session.include")
+    if isinstance(session, RealtimeSession):
+        names.resolve("models", session.model, "session.model")
+        if names.voices:  # a pipeline without a voice answers in writing
+            names.resolve("voices", session.audio.output.voice, "session.audio.output.voice")
+        check_tools(context, session.tools, session.tool_choice, "session")
