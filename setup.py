@@ -1,6 +1,6 @@
 """Maps the rooms at the top of the repository to the ``duologue.`` prefix; everything static is in pyproject.toml.
 
-A top-level package called ``codecs`` could never be imported (the standard library's is loaded first), hence the prefix.
+A top-level package called ``codecs`` could never be imported (the standard library is loaded first), hence the prefix.
 """
 
 from setuptools import find_packages, setup

@@ -1,1 +1,1 @@
-"""Media and text through stages: pipelines, stages, orchestrator, executors, models. Knows no client and no protocol."""
+"""Media and text through stages: pipelines, orchestrator, executors, models. Knows no client and no protocol."""

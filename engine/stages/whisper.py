@@ -8,6 +8,7 @@ on repetition, then in the next longer window.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +58,7 @@ class Whisper:
             str(folder), device="cpu", compute_type="int8", intra_threads=threads, inter_threads=workers
         )
         self._tokenizer_of_language: dict[str, Tokenizer] = {}
-        self._make_tokenizer = lambda language: Tokenizer(
+        self._make_tokenizer: Callable[[str], Any] = lambda language: Tokenizer(
             tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
             self._model.is_multilingual,
             task="transcribe",

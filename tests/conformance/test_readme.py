@@ -29,4 +29,4 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     test_command = commands[1].strip().removeprefix("python3 -m venv .venv && . .venv/bin/activate && ")
     script = (Path(__file__).resolve().parents[2] / ".ci" / "run").read_text(encoding="utf-8")
     assert test_command == "pip install -e '.[dev]' && pytest"
-    assert test_command in script.replace("pip install -q -e", "pip install -e")
+    assert test_command in script.replace("pip install -qq -e", "pip install -e")

@@ -88,10 +88,13 @@ def _request(payload):
 
 
 def test_silence_before_the_reply_is_cut_and_pauses_inside_stay(run_stage):
-    clauses = [_clause(40, 1, pause_s=0.2, head=20), _clause(40, 2, head=10), _clause(8, 3)]
-    sound = np.frombuffer(_sound(run_stage(HarmonicNoiseCodec(), Speak(text="x", seed=1), clauses)), "<i2") / 32768
+    words = (FrameWord(0, 1, 40),)
+    clauses = [_clause(40, 1, words, pause_s=0.2, head=20), _clause(40, 2, head=10), _clause(8, 3)]
+    deltas = run_stage(HarmonicNoiseCodec(), Speak(text="x", seed=1), clauses)
+    sound = np.frombuffer(_sound(deltas), "<i2") / 32768
     first = first_audible_sample(sound.astype(np.float32), SAMPLE_RATE)
     assert first == 240
+    assert [span.end_sample for delta in deltas for span in delta.words] == [len(sound) - 48 * HOP - 4800]
     whole = (40 + 40 + 8) * HOP + round(0.2 * SAMPLE_RATE)
     assert whole - 20 * HOP - 600 < len(sound) < whole - 15 * HOP
 

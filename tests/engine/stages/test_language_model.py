@@ -63,6 +63,16 @@ def test_the_next_turn_reads_only_what_is_new(model, run_stage):
 
 
 @pytest.mark.models
+def test_a_new_session_leaves_the_others_cache_alone(model, run_stage):
+    long = [SYSTEM, user("Tell me about the sea, the hills and the towns of France. " * 3)]
+    first = run_stage(model, Converse(messages=tuple(long), seed=1, max_output_tokens=8), session_id="one")
+    run_stage(model, Converse(messages=(SYSTEM, user("Tell me about it.")), max_output_tokens=8), session_id="two")
+    long += [ChatMessage(role="assistant", text=text_of(first)), user("And then?")]
+    again = run_stage(model, Converse(messages=tuple(long), seed=1, max_output_tokens=8), session_id="one")
+    assert usage_of(again).cached_tokens >= usage_of(first).input_tokens
+
+
+@pytest.mark.models
 def test_fc_122_sessions_do_not_see_each_other(model, run_stage):
     questions = {"a": "My dog is called Bello. What is my dog called?", "b": "My cat is Minka. What is my cat called?"}
     answers = {}
@@ -129,18 +139,31 @@ def test_an_abort_stops_writing_at_the_next_token(model, recorder):
 
 @pytest.mark.models
 def test_an_abort_while_the_prompt_is_read_stops_after_a_slice(model, recorder):
-    prompt = user("word " * 300)
-    whole = recorder(Converse(messages=(SYSTEM, prompt), max_output_tokens=1))
-    aborted = recorder(Converse(messages=(SYSTEM, user("other " * 300)), max_output_tokens=1))
-    aborted.aborted = True
+    class AbortedSoon:
+        """Alive for the first report (nothing read yet), dead at the second (one slice read)."""
+
+        def __init__(self):
+            self.reports, self.pieces = 0, []
+
+        def emit(self, piece):
+            self.pieces.append(piece)
+            return not self.aborted
+
+        @property
+        def aborted(self):
+            self.reports += 1
+            return self.reports > 1
+
     times = {}
-    for name, context in (("whole", whole), ("aborted", aborted)):
+    for name, text in (("whole", "word "), ("aborted", "other ")):
+        context = recorder(Converse(messages=(SYSTEM, user(text * 360)), max_output_tokens=1))
+        used = AbortedSoon() if name == "aborted" else context
         slot = model.start(context.request)
         began = time.perf_counter()
-        model.process(slot, context.request.payload, context)
+        model.process(slot, context.request.payload, used)
         times[name] = time.perf_counter() - began
         model.release(slot)
-    assert aborted.pieces == []
+    assert used.pieces == []
     assert times["aborted"] < 0.6 * times["whole"], times
 
 

@@ -82,6 +82,40 @@ def test_fc_037_an_utterance_cut_at_its_last_voiced_frame_keeps_its_last_word(re
         assert len(normalise_words(heard)) == len(spoken.split())
 
 
+@pytest.mark.models
+def test_fc_037_silence_follows_speech_that_fills_a_window_to_its_end(recordings, transcribe):
+    samples, spoken = recordings["librivox-austen-0930.wav"]
+    level = np.abs(samples) > 0.02 * np.abs(samples).max()
+    samples = samples[: int(np.flatnonzero(level)[-1]) + 1]
+    noise = np.random.default_rng(0).standard_normal(8 * SAMPLE_RATE - len(samples)).astype(np.float32) * 1e-4
+    heard = transcribe(np.concatenate((noise.astype(np.float32), samples)))
+    assert word_errors(spoken, heard).errors == 0, heard
+
+
+@pytest.mark.models
+def test_fc_037_half_a_second_of_silence_fits_into_the_window(recogniser, monkeypatch):
+    windows = []
+    monkeypatch.setattr(recogniser._whisper, "_encode", lambda samples, window_s: windows.append(window_s))
+    monkeypatch.setattr(recogniser._whisper, "_decode", lambda *_, **__: Hypothesis("yes", 0.0, 0.0))
+    tone = (0.1 * np.sin(np.arange(30 * SAMPLE_RATE) * 0.3)).astype(np.float32)
+    for seconds in (1, 7.5, 7.6, 14.6, 29.5):
+        recogniser._whisper.recognise(tone[: int(seconds * SAMPLE_RATE)])
+    assert windows == [8, 8, 15, 30, 30]
+    with pytest.raises(ValueError, match="longer than"):
+        recogniser._whisper.recognise(tone)
+
+
+@pytest.mark.models
+def test_a_decode_that_runs_in_circles_is_not_believed(recordings, transcribe):
+    rng = np.random.default_rng(1)
+    for name in ("cards-001.wav", "cards-003.wav", "cards-004.wav"):
+        samples, spoken = recordings[name]
+        for before in (0.0, 0.15, 0.3, 0.6, 1.0):
+            pause = (rng.standard_normal(int(before * SAMPLE_RATE)) * 1e-4).astype(np.float32)
+            heard = normalise_words(transcribe(np.concatenate((pause, samples, pause))))
+            assert len(heard) <= len(spoken.split()) + 2, (name, before, heard)
+
+
 def _clicks(rng, rate):
     samples = 0.001 * rng.standard_normal(2 * SAMPLE_RATE)
     for start in rng.integers(0, len(samples) - 400, 2 * rate):

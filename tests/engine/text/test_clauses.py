@@ -98,3 +98,23 @@ def test_amounts_are_not_torn_apart():
     for text in ("It is all about 5 km from here to the old town.", "We have got about 25 apples to eat this evening."):
         first = texts(text)[0]
         assert not first.endswith(("5", "25"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sure. He lives in Washington D.C. with his two children.",
+        "Sure. Take approx. three of them, e.g. the red ones.",
+    ],
+)
+def test_a_full_stop_inside_a_sentence_does_not_end_it(text):
+    assert texts(text) == ["Sure.", text[6:]]
+
+
+def test_a_date_is_not_cut_at_its_comma():
+    assert texts("It was July 4, 2024, when we met.") == ["It was July 4, 2024,", "when we met."]
+
+
+def test_a_link_is_not_cut():
+    text = "Read all of [this, and that](https://a.b/c, d) today, please."
+    assert texts(text) == ["Read all of [this, and that](https://a.b/c, d) today,", "please."]
