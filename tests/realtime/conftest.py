@@ -49,7 +49,7 @@ class ScriptedSessions:
 
 
 NAMES = Names(
-    models={"tiny": "tiny", "default": "tiny", "gpt-realtime": "tiny", "second": "second"},
+    models={"tiny": "tiny", "default": "tiny", "gpt-realtime": "tiny"},
     voices={"heart": "heart", "default": "heart"},
     transcription_models={"whisper": "whisper"},
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import websockets
 from openai.types.beta.realtime import SessionCreateResponse, TranscriptionSession
@@ -167,6 +168,8 @@ async def test_fc_127_an_expired_secret_opens_nothing_and_ends_nothing(serve: An
 async def test_the_url_cannot_say_something_else(serve: Any, query: str, code: str) -> None:
     session = {"type": "realtime", "model": "gpt-realtime"}
     async with serve(idle) as edge, edge.http() as http:
+        names = edge.gateway.names
+        edge.gateway.names = msgspec.structs.replace(names, models={**names.models, "second": "second"})
         value = (await http.post("/v1/realtime/client_secrets", json={"session": session})).json()["value"]
         async with edge.connect(query, **with_secret(value)) as connection:
             assert f'"code":"{code}"' in await connection.recv()
