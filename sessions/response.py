@@ -1,9 +1,8 @@
 """One response from ``response.created`` to ``response.done``: the event sequence of ``realtime-protocol`` O15 to O21.
 
-A response is created, opened by its first delta (which announces an item), and finished. Items of one response are made
-side by side, since a call may be written while the words before it are still being spoken; they are closed in the order
-of the output, so that no client acts on a call before the answer it belongs to is whole. Every path ends in ``finish``,
-which closes what is open and sends exactly one ``response.done``.
+A response is created, opened by its first delta (which announces an item), and finished. Its items follow each other: a
+call that is written while the words before it are still being spoken is held until they are whole, so that no client
+acts on it before. Every path ends in ``finish``, which closes what is open and sends exactly one ``response.done``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from duologue.engine.requests import FinishReason, ReasoningEffort, Tool, ToolCh
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, Truncation, encoding
 from duologue.sessions.conversation import Entry
+from duologue.sessions.items import ItemStatus
 from duologue.sessions.output_items import CallOutput, Emit, MessageOutput, OutputItem
 
 Status = Literal["completed", "cancelled", "failed", "incomplete"]
@@ -85,6 +85,14 @@ class ResponseSettings:
 
 
 @dataclass
+class HeldCall:
+    """A call that has not been announced yet."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass
 class ResponseLifecycle:
     """Emits the events of one response in their order, and remembers what was said."""
 
@@ -95,6 +103,8 @@ class ResponseLifecycle:
     request_id: str | None = None
     """The engine request behind it, once one is open."""
     outputs: list[OutputItem] = field(default_factory=list)
+    held_calls: dict[str, HeldCall] = field(default_factory=dict)
+    """Calls that wait for the item before them to be closed, by the engine's name for them."""
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
@@ -113,6 +123,14 @@ class ResponseLifecycle:
     def message(self) -> MessageOutput | None:
         """The answer in words, once it has begun."""
         return next((output for output in self.outputs if isinstance(output, MessageOutput)), None)
+
+    @property
+    def open_output(self) -> OutputItem | None:
+        """The item that is being made."""
+        return self.outputs[-1] if self.outputs and self.outputs[-1].status == "in_progress" else None
+
+    def hold_call(self, key: str, name: str, arguments: str) -> None:
+        self.held_calls.setdefault(key, HeldCall(name)).arguments += arguments
 
     def call(self, key: str) -> CallOutput | None:
         """The call that the engine knows as ``key``, once it has begun."""
@@ -144,15 +162,20 @@ class ResponseLifecycle:
             self.emit(events.ItemAdded, previous_item_id=previous_item_id, item=output.item)
         output.begin()
 
+    def close(self, output: OutputItem, status: ItemStatus = "completed", *, flush: bool = True) -> None:
+        """An item is whole, or broken off. ``flush``: what its encoder still holds belongs to it."""
+        output.status = status
+        output.end(flush=flush)
+        if not (output.deleted or self.out_of_band):
+            self.emit(events.ItemDone, previous_item_id=output.previous_item_id, item=output.item)
+        self.emit(events.OutputItemDone, response_id=self.id, output_index=output.index, item=output.item)
+
     def finish(self, outcome: Outcome) -> None:
         """Close what is open and say how it ended; nothing of this response follows."""
         self.state = TRANSITIONS[self.state, "finish"]
-        for output in self.outputs:
-            output.status = "completed" if outcome.status == "completed" else "incomplete"
-            output.end(flush=outcome.status in ("completed", "incomplete"))
-            if not (output.deleted or self.out_of_band):
-                self.emit(events.ItemDone, previous_item_id=output.previous_item_id, item=output.item)
-            self.emit(events.OutputItemDone, response_id=self.id, output_index=output.index, item=output.item)
+        if self.open_output is not None:
+            status: ItemStatus = "completed" if outcome.status == "completed" else "incomplete"
+            self.close(self.open_output, status, flush=outcome.status in ("completed", "incomplete"))
         details = events.StatusDetails(type=outcome.status, reason=outcome.reason, error=_status_error(outcome))
         self.emit(events.ResponseDone, response=self._snapshot(outcome.status, details))
 

@@ -185,31 +185,55 @@ class Responses:
                     entry.words.extend(words)
                     self._core.conversation.keep_audio(entry, pcm)
             case ToolCallDelta(call_id=key, name=name, arguments=arguments):
-                self._call(response, key, name).add_arguments(arguments)
+                self._take_call(response, key, name, arguments)
             case Finished(reason=reason, usage=usage, error=error):
                 response.usage = usage
                 if reason in ("failed", "aborted"):
                     self._core.emit_server_error(error or "The answer could not be finished.")
+                else:
+                    self._release_calls(response)
                 self._finish(response, Outcome.of(reason, error), now)
 
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
         """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
         if response.message is not None:
             return response.message, self._core.conversation.find(response.message.id)
+        self._close_open(response)
         message = response.open_message(self._core.context.ids("item"))
         entry = self._enter(response, message)
         if response.spoken and not response.out_of_band:
             self._core.ledger.item(message.id)
         return message, entry
 
-    def _call(self, response: ResponseLifecycle, key: str, name: str) -> CallOutput:
-        """A response's call that the engine names ``key``. Its id for the client is our own: engines repeat theirs."""
+    def _take_call(self, response: ResponseLifecycle, key: str, name: str, arguments: str) -> None:
+        """A piece of the call that the engine names ``key``."""
         call = response.call(key)
-        if call is None:
-            ids = self._core.context.ids
-            call = response.open_call(ids("item"), key, ids("call"), name)
-            self._enter(response, call)
+        if call is None and response.open_output is not None:
+            response.hold_call(key, name, arguments)
+        elif call is None:
+            self._open_call(response, key, name).add_arguments(arguments)
+        elif call.status == "in_progress":  # no engine comes back to a call after the words that follow it
+            call.add_arguments(arguments)
+
+    def _open_call(self, response: ResponseLifecycle, key: str, name: str) -> CallOutput:
+        """Begin a call. Its id for the client is our own: engines repeat theirs."""
+        ids = self._core.context.ids
+        call = response.open_call(ids("item"), key, ids("call"), name)
+        self._enter(response, call)
         return call
+
+    def _release_calls(self, response: ResponseLifecycle) -> None:
+        """What is open is whole: the calls that waited for it follow."""
+        for key, held in response.held_calls.items():
+            self._close_open(response)
+            self._open_call(response, key, held.name).add_arguments(held.arguments)
+
+    def _close_open(self, response: ResponseLifecycle) -> None:
+        """The item that is being made is whole, since another begins."""
+        output = response.open_output
+        if output is not None:
+            response.close(output)
+            self._settle(output)
 
     def _enter(self, response: ResponseLifecycle, output: OutputItem) -> Entry | None:
         """Put a new item into the conversation, if it belongs there, and announce it."""

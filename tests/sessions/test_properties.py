@@ -242,6 +242,7 @@ class RunningResponse:
             case events.OutputItemAdded(item=item):
                 assert item.id not in self.order
                 assert event.output_index == len(self.order)
+                assert self.closed == self.order, "items of a response follow each other"
                 self.order.append(str(item.id))
                 if isinstance(item, FunctionCallItem):
                     assert (item.call_id, item.name) != ("", "")

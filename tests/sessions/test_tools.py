@@ -73,19 +73,25 @@ def test_fc_070_words_and_a_call_are_two_items_in_order() -> None:
     driver = with_tools()
     seen = asked(driver)
     driver.write("Let me see.")
-    driver.call("{}")
+    driver.call("{")
     driver.speak(800)
+    driver.call("}")
     driver.finish()
-    assert [kind for kind in driver.kinds()[seen:] if kind.endswith((".done", "item.added"))] == [
+    assert driver.kinds()[seen:] == [
+        "response.created",
         "response.output_item.added",
         "conversation.item.added",
-        "response.output_item.added",
-        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
         "response.output_audio.done",
         "response.output_audio_transcript.done",
         "response.content_part.done",
         "conversation.item.done",
         "response.output_item.done",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.function_call_arguments.delta",
         "response.function_call_arguments.done",
         "conversation.item.done",
         "response.output_item.done",
@@ -116,6 +122,39 @@ def test_fc_087_the_words_before_a_call_are_spoken_to_their_end() -> None:
     assert not driver.all(events.FunctionCallArgumentsDone)
     driver.finish()
     assert sum(len(event.delta) for event in driver.all(events.OutputAudioDelta)) == 3 * 24_000
+
+
+def test_words_after_a_call_close_it() -> None:
+    driver = with_tools()
+    asked(driver)
+    driver.call("{}", "0")
+    driver.write("I have asked.")
+    assert driver.last(events.OutputItemDone).item.status == "completed"
+    driver.call("late", "0")
+    driver.call("{}", "1")
+    driver.finish()
+    kinds = [type(item) for item in driver.last(events.ResponseDone).response.output]
+    assert kinds == [FunctionCallItem, MessageItem, FunctionCallItem]
+    assert [call.arguments for call in calls(driver)] == ["{}", "{}"]
+
+
+def test_a_call_that_nobody_has_heard_of_goes_with_the_answer_that_is_cancelled() -> None:
+    driver = with_tools()
+    asked(driver)
+    driver.write("Let me see.")
+    driver.call("{}")
+    driver.do(client.ResponseCancel())
+    assert calls(driver) == []
+    assert not driver.all(events.FunctionCallArgumentsDone)
+
+
+def test_of_a_used_up_budget_only_the_last_item_is_incomplete() -> None:
+    driver = with_tools(output_modalities=["text"])
+    asked(driver)
+    driver.write("Let me see.")
+    driver.call("{", "0")
+    driver.finish(reason="length")
+    assert [item.status for item in driver.last(events.ResponseDone).response.output] == ["completed", "incomplete"]
 
 
 def test_fc_087_a_turn_without_the_result_is_answered() -> None:
