@@ -87,7 +87,6 @@ class LlamaCppLanguageModel(Stage):
         params.n_cache_reuse = _REUSE
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
         params.fit_params = False
-        params.use_jinja = self._tools
         params.cache_ram_mib = 0
         params.n_ctx_checkpoints = 0
         params.verbosity = -1
