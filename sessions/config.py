@@ -218,6 +218,8 @@ class Limits(Shape, frozen=True):
     """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
     max_items: int = 1000
     max_tools: int = 128
+    max_tools_bytes: int = 256 * 1024
+    """All tools of a session or response together, as JSON."""
     max_parallel_responses: int = 8
     """Out-of-band responses in progress at the same time."""
     context_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None

@@ -14,6 +14,7 @@ from duologue.engine.requests import OUTPUT_SAMPLE_RATE, WordSpan
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import (
     Content,
+    FunctionCallOutputItem,
     InputAudio,
     InputText,
     Item,
@@ -190,6 +191,10 @@ class Conversation:
 def checked_for_create(item: Item, where: str = "item", max_text: int = 100_000) -> Item:
     """What a client may put into a conversation. Raises ``ProtocolError`` that names the field, below ``where``."""
     if not isinstance(item, MessageItem):
+        field_name = "output" if isinstance(item, FunctionCallOutputItem) else "arguments"
+        if len(getattr(item, field_name)) > max_text:
+            message = f"Text is longer than {max_text} characters."
+            raise ProtocolError("invalid_value", message, f"{where}.{field_name}")
         return item
     if not item.content:
         raise ProtocolError("invalid_value", "A message needs at least one content part.", f"{where}.content")

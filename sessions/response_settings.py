@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from duologue.engine.requests import NamedTool, Tool, ToolChoice
@@ -56,6 +57,9 @@ def check_tools(context: SessionContext, tools: Sequence[FunctionTool], choice: 
     limits = context.limits
     if len(tools) > limits.max_tools:
         raise ProtocolError("invalid_value", f"At most {limits.max_tools} tools are accepted.", f"{where}.tools")
+    if tools and len(msgspec.json.encode(tools)) > limits.max_tools_bytes:
+        message = f"The tools are more than {limits.max_tools_bytes} bytes of JSON."
+        raise ProtocolError("invalid_value", message, f"{where}.tools")
     names = [tool.name for tool in tools]
     for index, name in enumerate(names):
         if name in names[:index]:

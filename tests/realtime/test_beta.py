@@ -7,6 +7,8 @@ import json
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai.types.beta.realtime import RealtimeServerEvent
 from session_driver import Driver, silence, speech
 
@@ -206,3 +208,33 @@ def test_what_is_wrong_in_either_dialect_is_an_error(frame: str) -> None:
     driver = Driver()
     sent = driver.do(beta.decode(frame))
     assert [type(event) for event in sent] == [se.ErrorEvent]
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "content", "input", "audio", "voice", "modalities", "turn_detection", "temperature"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(kind=st.sampled_from([*beta._TRANSLATIONS, "input_audio_buffer.append"]), body=JSON_VALUES, event_id=JSON_VALUES)
+@settings(max_examples=300, deadline=None)
+def test_no_event_of_a_client_can_make_the_dialect_fail(kind: str, body: Any, event_id: Any) -> None:
+    frame = {"type": kind, "event_id": event_id, "session": body, "response": body, "item": body}
+    (field,) = {"session.update": ["session"], "transcription_session.update": ["session"]}.get(
+        kind, ["response" if kind == "response.create" else "item"]
+    )
+    for name in {"session", "response", "item"} - {field}:
+        del frame[name]
+    driver = Driver()
+    for sent in driver.do(beta.decode(json.dumps(frame))):
+        assert beta.encode(sent) is not None

@@ -252,6 +252,7 @@ def test_tools_reach_the_engine_and_overrides_hold_for_one_response() -> None:
         ({"tools": [WEATHER, WEATHER]}, "tools[1].name"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
         ({"tools": [{**WEATHER, "name": f"f{i}"} for i in range(200)]}, "tools"),
+        ({"tools": [{**WEATHER, "description": "d" * 300_000}]}, "tools"),
     ],
 )
 def test_tools_that_cannot_be_used_are_refused(patch: dict[str, Any], param: str) -> None:
@@ -279,6 +280,14 @@ def test_a_result_needs_its_call(known: bool) -> None:
         driver.do(client.ItemCreate(item=call))
     gives(driver, "call_x", "sunny")
     assert bool(driver.all(events.ErrorEvent)) is not known
+
+
+def test_a_result_has_a_limit() -> None:
+    driver = with_tools()
+    driver.do(client.ItemCreate(item=FunctionCallItem(name="look_up", arguments="{}", call_id="call_x")))
+    gives(driver, "call_x", "x" * 100_001)
+    assert driver.last(events.ErrorEvent).error.param == "item.output"
+    assert len(driver.machine.conversation) == 1
 
 
 def test_a_result_is_not_a_call() -> None:
