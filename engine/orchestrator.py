@@ -24,7 +24,7 @@ from typing import Any
 from duologue.engine import metrics
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, Usage
+from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
 from duologue.engine.stage import StageFinish
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -281,8 +281,9 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
-            for edge in node.outgoing:
-                self._hand_over(edge, piece)
+            if type(piece) is not ToolCallDelta:
+                for edge in node.outgoing:
+                    self._hand_over(edge, piece)
             if node.final and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
