@@ -61,7 +61,6 @@ class Responses:
     def create(self, overrides: ResponseOverrides, now: float) -> None:
         """Begin what a client, or a turn, asks for. Raises ``ProtocolError`` and begins nothing."""
         out_of_band = overrides.conversation == "none"
-        _ = self._core.conversing
         if not out_of_band and self.active is not None:
             raise already_active(self.active)
         limit = self._core.context.limits.max_parallel_responses

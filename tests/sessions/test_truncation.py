@@ -121,7 +121,7 @@ def test_the_input_of_a_response_is_cut_without_a_trace() -> None:
 
 
 def test_a_result_is_left_out_with_its_call() -> None:
-    driver = long_conversation("auto", 0, 2 * COST)
+    driver = long_conversation("auto", 0, 2 * COST + COST // 2)
     driver.do(client.ItemCreate(item=FunctionCallItem(name="f", arguments=WORDS, call_id="c")))
     driver.do(client.ItemCreate(item=FunctionCallOutputItem(call_id="c", output="ok")))
     say(driver, 0)
