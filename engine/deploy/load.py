@@ -23,8 +23,8 @@ T = TypeVar("T")
 FOLDER = Path(__file__).parent
 DEFAULT_FILE = FOLDER / "assistant.yaml"
 PLATFORMS = ("cpu", "cuda", "rocm", "metal")
-EXECUTORS = ("inline",)
-CONNECTORS = ("LocalConnector",)
+EXECUTORS = ("inline", "process")
+CONNECTORS = ("LocalConnector", "SharedMemoryConnector")
 OVERLAY_KEYS = ("base_config", "platforms")
 
 

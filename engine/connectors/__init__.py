@@ -1,0 +1,1 @@
+"""How pieces cross from one stage to the next: by reference, or as bytes in shared memory."""
