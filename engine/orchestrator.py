@@ -130,6 +130,7 @@ class Orchestrator:
                     except Exception:
                         logger.exception("Routing request %s failed", message.request_id)
                         run.terminate("failed", "The engine failed to route the request.", "stage_error")
+            del messages, message  # a parcel nobody took is freed now, not with the next report
             await asyncio.sleep(0)  # a busy replica's reader lets the others have their turn
 
 
