@@ -247,6 +247,11 @@ class Engine:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
+    def check_arguments(self) -> None:
+        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
+        for config in self.pipeline.stages:
+            self._build(config, self.deploy.stage(config.stage_id)).arguments()
+
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
         processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]

@@ -66,7 +66,7 @@ class PieceTypes:
         size = _HEAD.size + len(body)
         base = _aligned(size)
         for offset, array in arrays:
-            buffers += [bytes(base + offset - size), memoryview(array.reshape(-1)).cast("B")] if array.size else []
+            buffers += [bytes(base + offset - size), array.reshape(-1).view(np.uint8).data] if array.size else []
             size = base + offset + array.nbytes if array.size else size
         return buffers, size
 

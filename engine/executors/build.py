@@ -26,6 +26,10 @@ class StageBuild(msgspec.Struct, frozen=True):
 
     def __call__(self) -> Stage:
         """Make the stage. Raises :class:`DeployError` for an argument that it does not know."""
+        return import_stage(self.target)(**self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        """What the class is called with. Raises :class:`DeployError` as above; imports the class, loads nothing."""
         made_by = import_stage(self.target)
         signature = inspect.signature(made_by)
         known = {name: value for name, value in self.offered.items() if name in signature.parameters}
@@ -35,4 +39,4 @@ class StageBuild(msgspec.Struct, frozen=True):
         except TypeError as error:
             names = ", ".join(signature.parameters) or "none"
             raise DeployError(f"{self.where}: engine_args: {error}. Known: {names}") from error
-        return made_by(**arguments)
+        return arguments
