@@ -258,13 +258,26 @@ def register_pipeline(pipeline: PipelineConfig) -> PipelineConfig:
 
 
 def get_pipeline(name: str) -> PipelineConfig:
-    """The pipeline with that name. Raises :class:`PipelineError` that lists the known ones."""
+    """The pipeline with that name, or at ``module:NAME``. Raises :class:`PipelineError` that lists the known ones."""
+    if ":" in name:
+        return _imported_pipeline(name)
     if name not in _pipelines and name in PACKAGED_PIPELINES:
         importlib.import_module(PACKAGED_PIPELINES[name])
     if name not in _pipelines:
         known = ", ".join(sorted({*_pipelines, *PACKAGED_PIPELINES}))
         raise PipelineError(f"Unknown pipeline '{name}'. Known: {known}.")
     return _pipelines[name]
+
+
+def _imported_pipeline(name: str) -> PipelineConfig:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise PipelineError(f"Pipeline '{name}' cannot be imported: {error}.") from error
+    if not isinstance(found, PipelineConfig):
+        raise PipelineError(f"Pipeline '{name}': '{attribute}' of module '{module}' is no PipelineConfig.")
+    return found
 
 
 def pipeline_for_model_type(model_type: str) -> PipelineConfig:
