@@ -95,6 +95,7 @@ class Engine:
         self._states: dict[str, StageState] = {stage.name: "waiting" for stage in self.pipeline.stages}
         self._states[VOICE_ACTIVITY] = "waiting"
         self._replicas: dict[int, list[Replica]] = {}
+        self._segments = Segments()
         self._orchestrator: Orchestrator | None = None
         for kind in ("models", "voices", "transcription_models"):
             try:
@@ -137,6 +138,7 @@ class Engine:
         if orchestrator is not None:
             await orchestrator.close()
         await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
+        self._segments.sweep_run()
 
     # -- work ----------------------------------------------------------------------------------------------------------
 
@@ -256,7 +258,7 @@ class Engine:
         """Make every replica in the executor that the deploy file names."""
         processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
         types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
-        segments = Segments()
+        self._segments = Segments()
         for config in self.pipeline.stages:
             placed = self.deploy.stage(config.stage_id)
             build = self._build(config, placed)
@@ -264,8 +266,8 @@ class Engine:
             for index in range(placed.replicas or 1):
                 if config in processes and types is not None:
                     options = self._shared_memory(placed)
-                    segments.check_room(options.min_free_bytes)
-                    connector = SharedMemoryConnector(types, segments, options.threshold_bytes)
+                    self._segments.check_room(options.min_free_bytes)
+                    connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
                     spec = WorkerSpec(build, self._size(config), placed.env)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:

@@ -215,7 +215,7 @@ class ProcessReplica:
         self._worker = next(_workers)
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "duologue.engine.executors.worker", self.stage, str(self.index)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         environment |= {name: str(value) for name, value in self._spec.env.items()}
 
         def spawn() -> None:
@@ -330,10 +330,12 @@ class ProcessReplica:
         process, self._process = self._process, None
         if process is None:
             return True
-        code = await run_in_thread(lambda: _ended(process, patience_s), f"{self.stage}-reap")
-        if self._channel is not None:
-            await self._lost.wait()  # everything it sent is read before what it left is swept
-        self._connector.segments.sweep(self._worker)
+        try:
+            code = await run_in_thread(lambda: _ended(process, patience_s), f"{self.stage}-reap")
+            if self._channel is not None:
+                await self._lost.wait()  # everything it sent is read before what it left is swept
+        finally:
+            self._connector.segments.sweep(self._worker)
         return code == 0
 
 

@@ -221,7 +221,10 @@ def main() -> NoReturn:
     """Run until the gateway says so or is gone. Threads that do not come back are not waited for."""
     fd = int(sys.argv[3])
     os.set_inheritable(fd, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to everybody; the gateway decides
+    # The terminal or the service manager signals everybody; the gateway decides, after its drain. A handler and not
+    # SIG_IGN, which processes that a stage starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     clean = asyncio.Runner().run(_run(fd))
     sys.stdout.flush()
     sys.stderr.flush()

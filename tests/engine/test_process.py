@@ -167,6 +167,35 @@ async def test_a_worker_that_keeps_dying_is_given_up(
     assert (await read(open_(engine, "pid")))[-1].error == "Stage 'source' has no running worker."
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_group_leaves_the_end_to_the_gateway(
+    engine_of: Callable[..., Any], number: int
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    pid = replica(engine).pid
+    assert pid is not None
+    os.kill(pid, number)
+    assert int(await say(engine, "pid")) == pid
+
+
+async def test_closing_while_a_worker_starts_again_leaves_nothing(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    worker = replica(engine)
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    await asyncio.wait_for(worker._lost.wait(), TIMEOUT_S)
+    await engine.close()
+
+
+async def test_a_worker_s_log_comes_out_as_the_gateway_s(
+    engine_of: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    assert (await read(open_(engine, "fail broken")))[-1].error == "Stage 'source' failed: broken"
+    (record,) = [r for r in caplog.records if r.name == "duologue.engine.executors.inline"]
+    assert record.levelname == "ERROR"
+    assert "RuntimeError: broken" in record.message
+
+
 async def test_the_environment_is_the_worker_s_alone(engine_of: Callable[..., Any]) -> None:
     engine = await engine_of("stages: [{stage_id: 0, executor: process, env: {DUOLOGUE_TEST_WORKER: 7}}]")
     assert await say(engine, "environment DUOLOGUE_TEST_WORKER") == "7"
