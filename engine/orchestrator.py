@@ -285,6 +285,8 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
+            if message.at:
+                self._trace_first(node, message.at)  # before the taker can have it
             if type(piece) is Parcel and node.final:
                 piece = piece.open()  # the client is in this process
             for edge in node.outgoing:
@@ -293,8 +295,6 @@ class _Run:
             if node.final and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
-            if message.at:
-                self._trace_first(node, message.at)
         self._regrant(node)
 
     def _trace_first(self, node: _Node, emitted: float) -> None:

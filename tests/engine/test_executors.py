@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_stages import PIPELINE, SOURCE, TARGETS, ask
+from scripted_stages import PIPELINE, SOURCE, TARGETS, ask, block
 
 from duologue.engine.connectors.parcel import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
-from duologue.engine.executors.base import WINDOW, Replica
+from duologue.engine.executors.base import WINDOW, Emitted, Message, Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerSpec
@@ -24,9 +25,9 @@ from duologue.engine.stream import Stream
 TIMEOUT_S = 30.0
 EXECUTORS = {
     "inline": ("inline", "inline", "inline"),
-    "process": ("process", "process", "process"),
+    "process": ("process", "process", "inline"),
     "process-to-inline": ("process", "inline", "inline"),
-    "inline-to-process": ("inline", "process", "process"),
+    "inline-to-process": ("inline", "process", "inline"),
 }
 
 
@@ -184,3 +185,35 @@ async def test_an_undeclared_piece_fails_the_request_by_its_type(rig_of: Callabl
     assert deltas[-1].error == (
         "Stage 'source' failed: a piece of type 'Undeclared' is not declared in the pipeline's 'emits'"
     )
+
+
+async def test_two_processes_share_one_segment(rig_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXECUTORS, "all", ("process",) * 3)
+    rig = await rig_of("all")
+    deltas = await rig.read(rig.open("blocks 3 50000", ("text", "audio")))
+    assert text_of(deltas) == "0:25000:15 1:25000:15 2:25000:15 "
+    assert b"".join(d.pcm for d in deltas if isinstance(d, AudioDelta)) == b"\0\1" * 3
+
+
+async def test_a_segment_that_arrives_after_the_end_is_freed_before_the_next_report(tmp_path: Path) -> None:
+    connector = SharedMemoryConnector(PieceTypes(SOURCE.emits), Segments(folder=tmp_path))
+
+    class Late(InlineReplica):
+        """Reports a large piece of a request that is over, and then nothing."""
+
+        waits = asyncio.Event()
+        reports = [Emitted("over", connector.pack(block(0, 50_000)), 0.0)]  # noqa: RUF012
+
+        async def messages(self) -> list[Message]:
+            if self.reports:
+                return [self.reports.pop()]
+            self.waits.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    assert len(os.listdir(tmp_path)) == 1
+    orchestrator = Orchestrator(PIPELINE, {0: [Late("source", StageBuild(TARGETS[0]), 1)]})
+    orchestrator.start()
+    await asyncio.wait_for(Late.waits.wait(), TIMEOUT_S)
+    assert os.listdir(tmp_path) == []
+    await orchestrator.close()
