@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from duologue.engine import metrics
-from duologue.engine.connectors.parcel import SharedMemoryConnector, SharedMemoryOptions
+from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duologue.engine import metrics
-from duologue.engine.connectors.parcel import Parcel
+from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.requests import EngineRequest, Finished, FinishReason, Usage

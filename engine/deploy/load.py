@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from duologue.engine.connectors.parcel import OPTIONS as CONNECTORS
+from duologue.engine.connectors.options import OPTIONS as CONNECTORS
 from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
 from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
 

@@ -22,9 +22,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from duologue.engine.connectors.parcel import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceError
 from duologue.engine.connectors.segments import SharedMemoryError
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.executors.base import Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from duologue.engine.connectors.parcel import Packed
+from duologue.engine.connectors.shared_memory import Packed
 from duologue.engine.executors.base import Consumed, Done, Failed, Released
 from duologue.engine.executors.build import StageBuild
 

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from duologue.engine.connectors.parcel import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.executors.base import Emitted
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.wire import (

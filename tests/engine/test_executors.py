@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from scripted_stages import PIPELINE, SOURCE, TARGETS, ask, block
 
-from duologue.engine.connectors.parcel import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.executors.base import WINDOW, Emitted, Message, Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica

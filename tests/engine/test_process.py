@@ -240,7 +240,7 @@ GATEWAY = """
 import asyncio, sys
 from pathlib import Path
 from scripted_stages import TARGETS, SOURCE, PIPELINE, ask
-from duologue.engine.connectors.parcel import SharedMemoryConnector
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
 from duologue.engine.executors.build import StageBuild

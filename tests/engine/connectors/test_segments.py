@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scripted_stages import block
 
-from duologue.engine.connectors.parcel import SharedMemoryConnector
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments, SharedMemoryError
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 
 
 @pytest.fixture

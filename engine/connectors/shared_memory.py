@@ -1,43 +1,14 @@
-"""A piece on its way between processes: encoded, and in a segment if it is large."""
+"""Pieces on their way between processes of one host: encoded, and in a segment if they are large."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any
 
 import msgspec
 
+from duologue.engine.connectors.options import THRESHOLD_BYTES
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import GATEWAY, Segment, Segments
-
-THRESHOLD_BYTES: Final = 65_536
-MIN_FREE_BYTES: Final = 33_554_432
-
-
-class SharedMemoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``extra`` of a ``SharedMemoryConnector`` in the deploy file."""
-
-    threshold_bytes: Annotated[int, msgspec.Meta(ge=0)] = THRESHOLD_BYTES
-    """A larger piece goes through shared memory, a smaller one inside the message."""
-    min_free_bytes: Annotated[int, msgspec.Meta(ge=0)] = MIN_FREE_BYTES
-    """Room that must be there at the start."""
-    codec_streaming: bool | None = None
-    codec_chunk_frames: int | None = None
-    codec_left_context_frames: int | None = None
-    initial_codec_chunk_frames: int | None = None
-    """The four of the codec are for the stage behind the edge; the connector itself has no use for them."""
-
-
-class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``extra`` of a ``LocalConnector``."""
-
-    codec_streaming: bool | None = None
-    codec_chunk_frames: int | None = None
-    codec_left_context_frames: int | None = None
-    initial_codec_chunk_frames: int | None = None
-
-
-OPTIONS: Final[dict[str, type[Any]]] = {"LocalConnector": LocalOptions, "SharedMemoryConnector": SharedMemoryOptions}
-"""The connectors of a deploy file, and what their ``extra`` may hold."""
+from duologue.engine.connectors.segments import Segment, Segments
 
 
 class Packed(msgspec.Struct, array_like=True, gc=False):
@@ -104,17 +75,6 @@ class SharedMemoryConnector:
         return Parcel(self, packed.data, segment)
 
 
-class LocalConnector:
-    """Within one process: a piece is handed over by reference. The contract of the above, without bytes."""
-
-    def pack(self, piece: Any) -> Any:
-        """The piece itself."""
-        return piece
-
-
 def opened(piece: Any) -> Any:
     """What a stage is given: the piece, read from its parcel if it came in one."""
     return piece.open() if type(piece) is Parcel else piece
-
-
-__all__ = ["GATEWAY", "LocalConnector", "Packed", "Parcel", "SharedMemoryConnector", "SharedMemoryOptions", "opened"]
