@@ -21,14 +21,14 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the structs of this module."""
 
 
-class ChatMessage(Frozen):
+class ChatMessage(Frozen, frozen=True):
     """One message of the conversation as a language model is shown it."""
 
     role: Literal["system", "user", "assistant"]
     text: str
 
 
-class Transcribe(Frozen, tag="transcribe"):
+class Transcribe(Frozen, frozen=True, tag="transcribe"):
     """Turn recorded speech into words (enters at the recogniser)."""
 
     audio: bytes
@@ -38,7 +38,7 @@ class Transcribe(Frozen, tag="transcribe"):
     prompt: str | None = None
 
 
-class Converse(Frozen, tag="converse"):
+class Converse(Frozen, frozen=True, tag="converse"):
     """Answer a conversation (enters at the language model)."""
 
     messages: tuple[ChatMessage, ...]
@@ -52,7 +52,7 @@ class Converse(Frozen, tag="converse"):
     seed: int | None = None
 
 
-class Speak(Frozen, tag="speak"):
+class Speak(Frozen, frozen=True, tag="speak"):
     """Speak given text (enters at the talker)."""
 
     text: str
@@ -64,7 +64,7 @@ class Speak(Frozen, tag="speak"):
 Payload = Transcribe | Converse | Speak
 
 
-class EngineRequest(Frozen):
+class EngineRequest(Frozen, frozen=True):
     """One piece of work for the engine, alive from ``Engine.open`` to its single :class:`Finished`."""
 
     request_id: str
@@ -74,7 +74,7 @@ class EngineRequest(Frozen):
     """Longest time without any progress of any stage before the request fails with a typed error."""
 
 
-class Usage(Frozen):
+class Usage(Frozen, frozen=True):
     """Tokens as the language model counted them."""
 
     input_tokens: int = 0
@@ -82,7 +82,7 @@ class Usage(Frozen):
     output_tokens: int = 0
 
 
-class WordSpan(Frozen):
+class WordSpan(Frozen, frozen=True):
     """Where a word of the response's text lies in the response's audio."""
 
     text_start: int
@@ -92,19 +92,19 @@ class WordSpan(Frozen):
     """First sample after the word's sound, counted from the response's first sample at ``OUTPUT_SAMPLE_RATE``."""
 
 
-class TranscriptDelta(Frozen, tag="transcript"):
+class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     """Recognised words, to be appended to those before."""
 
     text: str
 
 
-class TextDelta(Frozen, tag="text"):
+class TextDelta(Frozen, frozen=True, tag="text"):
     """Text written by the language model, to be appended to that before."""
 
     text: str
 
 
-class AudioDelta(Frozen, tag="audio"):
+class AudioDelta(Frozen, frozen=True, tag="audio"):
     """Sound, to be played right after that before."""
 
     pcm: bytes
@@ -113,7 +113,7 @@ class AudioDelta(Frozen, tag="audio"):
     """The words whose sound ends in this delta."""
 
 
-class Finished(Frozen, tag="finished"):
+class Finished(Frozen, frozen=True, tag="finished"):
     """The one terminal delta of a request; nothing follows it."""
 
     reason: FinishReason

@@ -100,6 +100,10 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
     except CapacityError as error:
         metrics.connections_refused.labels(reason="duologue.capacity").inc()
         await _refuse(transport, ProtocolError("duologue.capacity", str(error)), TRY_AGAIN_LATER)
+    except asyncio.CancelledError:
+        # Cut off by a drain that could wait no longer. This is the outermost code of the connection's task, so the
+        # cancellation ends here, as it should: with a close frame.
+        await transport.close(GOING_AWAY, "The server is shutting down.", timeout_s=0.5)
     except Exception:
         logger.exception("session failed")
         fault = ProtocolError("duologue.internal_error", "The session failed because of a fault in the server.")

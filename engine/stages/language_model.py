@@ -85,6 +85,9 @@ class LlamaCppLanguageModel(Stage):
         params.endpoint_slots = params.endpoint_props = params.ui = False
         self._server = xllamacpp.Server(params)
         self._slots = SlotTable(self._n_slots)
+        # The library's batch loop may not have begun yet, and one that is told to end before it begins never ends:
+        # whoever gives up the start now would wait in ``close`` for ever. After an answer it has begun.
+        self.warm_up()
 
     def warm_up(self) -> None:
         """One short answer."""

@@ -23,10 +23,19 @@ from duologue.codecs.wav import read_wav
 Converse = Callable[..., AbstractAsyncContextManager[Recorder]]
 
 
+DEPLOY = """
+stages:
+  - stage_id: 1  # the language model: always the likeliest token, so that its answers can be known
+    sampling: {temperature: 0.0}
+"""
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """``duologue serve`` with the packaged models, started once. Fetches the models if they are missing."""
-    with server(tmp_path_factory.mktemp("server")) as running:
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "deploy.yaml").write_text(DEPLOY)
+    with server(folder, "--deploy-config", str(folder / "deploy.yaml")) as running:
         yield running
         code, seconds = running.stop()
         assert (code, running.errors.read_text().count("Traceback")) == (0, 0)

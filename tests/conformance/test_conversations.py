@@ -358,4 +358,4 @@ async def test_fc_122_two_conversations_at_once_do_not_mix(converse: Any) -> Non
 
     async with asyncio.TaskGroup() as group:
         group.create_task(ask("What is the capital of France?", "Paris"))
-        group.create_task(ask("What is the capital of Germany?", "Berlin"))
+        group.create_task(ask("What is the capital of Japan?", "Tokyo"))

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -171,3 +173,12 @@ def test_an_abort_while_the_prompt_is_read_stops_after_a_slice(model, recorder):
 def test_nobody_else_can_use_the_port_that_the_library_opens(model):
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{model._server.listening_address}/v1/models", timeout=5)
+
+
+def test_a_model_closed_right_after_loading_is_gone() -> None:
+    """In a process of its own: what must not happen is that it hangs, in native code and for good."""
+    program = (
+        "from duologue.engine.stages.language_model import LlamaCppLanguageModel as Model\n"
+        "model = Model(); model.load(); model.close()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
