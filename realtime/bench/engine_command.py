@@ -16,12 +16,15 @@ from duologue.realtime.bench.summary import Metric
 
 def engine(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each hop is measured.")] = 4.0,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="How long an idle server is watched; 0 leaves that out.")
+    ] = 20.0,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
     ] = False,
 ) -> None:
-    """Measure what the engine itself costs, without a model: hops, routing, aborts."""
-    report = asyncio.run(run_engine(seconds))
+    """Measure what the engine itself costs: an idle server, hops between stages, routing, aborts."""
+    report = asyncio.run(run_engine(seconds, idle_seconds))
     if json:
         typer.echo(msgspec.json.encode(report).decode())
     else:
@@ -36,6 +39,8 @@ def _print(report: EngineReport, console: Console) -> None:
         where = (hop.executor, hop.connector, f"{hop.payload_bytes:,}", str(hop.per_second))
         table.add_row(*where, *_figures(hop.latency))
     console.print(table)
+    for idle in report.idle:
+        console.print(f"idle with {idle.sessions} sessions: {idle.cpu_percent:.3f} % CPU, {idle.rss_mib:,.0f} MiB")
     for routing in report.routing:
         console.print(f"routing, {routing.executor}: {routing.per_second:,.0f} pieces/s ({routing.streams} streams)")
     for aborts in report.aborts:

@@ -21,6 +21,8 @@ from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
+from duologue.realtime.bench.engine_idle import Idle, measure_idle
+from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
 
 Executor = Literal["inline", "process"]
@@ -57,22 +59,29 @@ class Aborts(msgspec.Struct, frozen=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True):
+    idle: list[Idle]
     hops: list[Hop]
     routing: list[Routing]
     aborts: list[Aborts]
 
 
-async def run_engine(seconds: float) -> EngineReport:
-    """Every measurement, one after another; each hop is measured for so many seconds."""
+async def run_engine(seconds: float, idle_seconds: float) -> EngineReport:
+    """Every measurement, one after another; each hop is measured for so many seconds.
+
+    With ``idle_seconds`` a server with the packaged models is started and watched as well.
+    """
+    idle = await measure_idle((0, 100), idle_seconds) if idle_seconds else []
     cases: list[tuple[Executor, str, int]] = [("inline", "local", THRESHOLD_BYTES)]
     cases += [("process", "message", IN_MESSAGE), ("process", "shared_memory", 0)]
     hops = []
     for executor, connector, threshold in cases:
         for size, rate in ((1024, 500), (65_536, 500), (4_194_304, 20)):
+            if connector == "message" and size > THRESHOLD_BYTES:
+                continue  # what the threshold is there to prevent
             hops.append(await measure_hop(executor, connector, threshold, size, rate, seconds))
     both: tuple[Executor, ...] = ("inline", "process")
     return EngineReport(
-        hops, [await measure_routing(executor) for executor in both], [await measure_aborts(e) for e in both]
+        idle, hops, [await measure_routing(executor) for executor in both], [await measure_aborts(e) for e in both]
     )
 
 
@@ -80,8 +89,8 @@ async def measure_hop(executor: Executor, connector: str, threshold: int, size: 
     """``rate`` pieces of ``size`` bytes a second from one stage to the next; the first tenth is left out."""
     count = max(20, int(rate * seconds))
     async with _engine(executor, ("Pacer", "Taker"), threshold=threshold) as orchestrator:
-        async with orchestrator.open(_request("hop", f"{count} {size} {rate}")) as stream:
-            text = "".join([delta.text async for delta in stream if isinstance(delta, TextDelta)])
+        stream = orchestrator.open(_request("hop", f"{count} {size} {rate}"))
+        text = "".join([delta.text async for delta in stream if isinstance(delta, TextDelta)])
     times = [int(word) / 1000 for word in text.split()][count // 10 :]
     return Hop(executor, connector, size, rate, metric(times, "ms", "process entered - emit called, time.monotonic"))
 
@@ -106,8 +115,6 @@ async def measure_routing(executor: Executor, streams: int = 8, each: int = 10_0
 
 async def measure_aborts(executor: Executor, count: int = 50) -> Aborts:
     """Requests aborted as soon as all three stages compute."""
-    from duologue.realtime.bench.engine_stages import STEP_S
-
     times = []
     async with _engine(executor, ("Stepper", "Stepper", "Stepper")) as orchestrator:
         for n in range(count):
