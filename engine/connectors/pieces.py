@@ -20,7 +20,7 @@ Buffer = bytes | memoryview
 _HEAD: Final = struct.Struct("<HI")
 _ALIGNMENT: Final = 64
 ALWAYS: Final = (
-    *("builtins:str", "builtins:bytes"),
+    *("builtins:str", "builtins:bytes", "numpy:ndarray"),
     *(
         f"duologue.engine.requests:{name}"
         for name in ("EngineRequest", "Transcribe", "Converse", "Speak", "TranscriptDelta", "TextDelta", "AudioDelta")

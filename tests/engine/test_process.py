@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from prometheus_client import generate_latest
 from scripted_stages import PIPELINE, TARGETS, ask
 
 from duologue.engine import pipeline as pipelines
@@ -98,6 +99,10 @@ def replica(engine: Engine, stage_id: int = 0, index: int = 0) -> ProcessReplica
     return found
 
 
+def in_flight_series(stage: str) -> list[bytes]:
+    return [s for s in generate_latest().splitlines() if b"in_flight{" in s and f'stage="{stage}"'.encode() in s]
+
+
 async def restarted(worker: ProcessReplica) -> None:
     supervisor = worker._supervisor
     assert supervisor is not None
@@ -119,10 +124,12 @@ async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(engine_
     assert time.monotonic() - killed_at < 1.0
     assert not engine.health().ready
     assert engine.health().stages["source"] == "restarting"
+    assert not in_flight_series("source"), "a dead replica's series disappear"
     refused = await read(open_(engine, "pid", "meanwhile"))
     assert refused[-1].error == "Stage 'source' has no running worker."
     await restarted(replica(engine))
     assert engine.health().ready
+    assert in_flight_series("source")
     assert int(await say(engine, "pid")) == replica(engine).pid != pid
 
 

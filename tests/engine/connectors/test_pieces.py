@@ -72,6 +72,12 @@ def test_arrays_come_back_whatever_their_shape(values: Any, turned: Any) -> None
         assert mine.tobytes() == its.tobytes()
 
 
+@pytest.mark.parametrize("samples", [np.arange(5, dtype=np.float32), np.zeros((0, 3), np.int16)])
+def test_a_bare_array_is_a_piece(samples: Any) -> None:
+    back = there_and_back(PieceTypes(), samples)
+    assert (back.dtype, back.shape, back.tolist()) == (samples.dtype, samples.shape, samples.tolist())
+
+
 def test_arrays_start_at_multiples_of_64_bytes() -> None:
     types = PieceTypes(["scripted_stages:Block"])
     buffers, _ = types.encode(Block(1, np.ones(3, np.float32), np.ones(5, np.int16)))
