@@ -35,6 +35,12 @@ def draw_row(title: str, edges: list[Edge], top: int) -> list[str]:
         parts.append(f'<rect x="{x[state]}" y="{middle - BOX_H // 2}" width="{BOX_W}" height="{BOX_H}" rx="8"/>')
         parts.append(f'<text x="{x[state] + BOX_W // 2}" y="{middle + 5}" class="state">{escape(state)}</text>')
     for source, label, target in edges:
+        if source == target:
+            centre, low = x[source] + BOX_W // 2, middle + BOX_H // 2
+            loop = f"M {centre + 25} {low} C {centre + 45} {low + 50} {centre - 45} {low + 50} {centre - 25} {low}"
+            parts.append(f'<path d="{loop}" marker-end="url(#arrow)"/>')
+            parts.append(f'<text x="{centre}" y="{low + 56}" class="move">{escape(label)}</text>')
+            continue
         right = x[target] > x[source]
         near = abs(states.index(target) - states.index(source)) == 1
         start = x[source] + (BOX_W if right and near else 0 if near else BOX_W // 2)

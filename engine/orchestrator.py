@@ -25,7 +25,7 @@ from duologue.engine import metrics
 from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, Usage
+from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
 from duologue.engine.stage import StageFinish
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -289,9 +289,10 @@ class _Run:
                 self._trace_first(node, message.at)  # before the taker can have it
             if type(piece) is Parcel and node.final:
                 piece = piece.open()  # the client is in this process
-            for edge in node.outgoing:
-                shared = type(piece) is Parcel and edge is not node.outgoing[-1]
-                self._hand_over(edge, piece.link() if shared else piece)
+            if type(piece) is not ToolCallDelta:
+                for edge in node.outgoing:
+                    shared = type(piece) is Parcel and edge is not node.outgoing[-1]
+                    self._hand_over(edge, piece.link() if shared else piece)
             if node.final and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full

@@ -6,7 +6,7 @@ imports no inference library, so that the session core may use it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,11 +21,43 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the structs of this module."""
 
 
+class ToolCall(Frozen, frozen=True):
+    """A call that a language model has made of one of its tools."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """A JSON object as text, as the model wrote it."""
+
+
 class ChatMessage(Frozen, frozen=True):
     """One message of the conversation as a language model is shown it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant's message; each is followed by a message of role ``tool`` with its result."""
+    tool_call_id: str | None = None
+    """Of a message of role ``tool``: the call of which ``text`` is the result."""
+
+
+class Tool(Frozen, frozen=True):
+    """A function that the language model may call."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """JSON schema of its arguments; empty: it takes none."""
+
+
+class NamedTool(Frozen, frozen=True):
+    """The choice of one tool that has to be called."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
 class Transcribe(Frozen, frozen=True, tag="transcribe"):
@@ -50,6 +82,12 @@ class Converse(Frozen, frozen=True, tag="converse"):
     speed: float = 1.0
     """Relative speaking rate, 0.25 to 4."""
     seed: int | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may hold several calls; None: as the model likes."""
+    reasoning_effort: ReasoningEffort | None = None
+    """For models that think before they answer; others ignore it."""
 
 
 class Speak(Frozen, frozen=True, tag="speak"):
@@ -75,11 +113,17 @@ class EngineRequest(Frozen, frozen=True):
 
 
 class Usage(Frozen, frozen=True):
-    """Tokens as the language model counted them."""
+    """Tokens as the language model counted them. A pipeline whose model takes text only counts text only."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
+    """Part of ``input_tokens`` that had been read before."""
     output_tokens: int = 0
+    audio_input_tokens: int = 0
+    """Part of ``input_tokens``; what is neither sound nor image is text."""
+    image_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    """Part of ``output_tokens``."""
 
 
 class WordSpan(Frozen, frozen=True):
@@ -104,6 +148,16 @@ class TextDelta(Frozen, frozen=True, tag="text"):
     text: str
 
 
+class ToolCallDelta(Frozen, frozen=True, tag="tool_call"):
+    """A piece of a call's arguments, to be appended to those before of the same call. It goes to the client only, not
+    from stage to stage."""
+
+    call_id: str
+    """Tells the calls of one request apart; need not be unique beyond it."""
+    name: str
+    arguments: str
+
+
 class AudioDelta(Frozen, frozen=True, tag="audio"):
     """Sound, to be played right after that before."""
 
@@ -122,4 +176,4 @@ class Finished(Frozen, frozen=True, tag="finished"):
     """A sentence for people, set if and only if ``reason`` is ``"failed"``."""
 
 
-Delta = TranscriptDelta | TextDelta | AudioDelta | Finished
+Delta = TranscriptDelta | TextDelta | ToolCallDelta | AudioDelta | Finished

@@ -10,10 +10,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from duologue.engine.requests import AudioDelta, Delta, Finished, TextDelta, TranscriptDelta, Usage, WordSpan
+from duologue.engine.requests import (
+    AudioDelta,
+    Delta,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    TranscriptDelta,
+    Usage,
+    WordSpan,
+)
 
-OutputDelta = TranscriptDelta | TextDelta | AudioDelta
-OUTPUT_DELTAS = (TranscriptDelta, TextDelta, AudioDelta)
+OutputDelta = TranscriptDelta | TextDelta | ToolCallDelta | AudioDelta
+OUTPUT_DELTAS = (TranscriptDelta, TextDelta, ToolCallDelta, AudioDelta)
 
 
 class EdgeTrace(msgspec.Struct):
@@ -129,20 +138,17 @@ class Stream:
         """Add a delta that came over ``edge``. Ignored after the end."""
         if self._finished is not None:
             return
-        size = len(delta.pcm) if isinstance(delta, AudioDelta) else len(delta.text)
+        size = _size(delta)
         self._bytes += size
         self._full = self._full or self._bytes > self._limit
-        self._cell(type(delta)).add(delta, size, edge)
+        self._cell(_kind(delta)).add(delta, size, edge)
         if not self._changed.is_set():
             self._changed.set()
 
     def count(self, usage: Usage) -> None:
         """Add to the tokens that ``Finished`` reports."""
-        self._usage = Usage(
-            input_tokens=self._usage.input_tokens + usage.input_tokens,
-            cached_tokens=self._usage.cached_tokens + usage.cached_tokens,
-            output_tokens=self._usage.output_tokens + usage.output_tokens,
-        )
+        sums = {name: getattr(self._usage, name) + getattr(usage, name) for name in Usage.__struct_fields__}
+        self._usage = Usage(**sums)
 
     def finish(self, finished: Finished) -> None:
         """Set the terminal delta, which comes out after all that waits; the first one wins."""
@@ -152,13 +158,13 @@ class Stream:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _cell(self, kind: type[OutputDelta]) -> _Merged:
+    def _cell(self, kind: _Kind) -> _Merged:
         """The pending delta that one of this kind may join, or a new one at the end."""
-        if self._pending and self._pending[-1].kind is kind:
+        if self._pending and self._pending[-1].kind == kind:
             return self._pending[-1]
         if kind is not AudioDelta:
             for cell in self._pending:
-                if cell.kind is kind:
+                if cell.kind == kind:
                     return cell
         cell = _Merged(kind)
         self._pending.append(cell)
@@ -175,10 +181,28 @@ class Stream:
         return cell.joined()
 
 
+_Kind = type[OutputDelta] | tuple[type[ToolCallDelta], str]
+"""What may be joined: deltas of one type, and of tool calls those of one call."""
+
+
+def _kind(delta: OutputDelta) -> _Kind:
+    return (ToolCallDelta, delta.call_id) if isinstance(delta, ToolCallDelta) else type(delta)
+
+
+def _size(delta: OutputDelta) -> int:
+    match delta:
+        case AudioDelta(pcm=pcm):
+            return len(pcm)
+        case ToolCallDelta(arguments=arguments):
+            return len(arguments)
+        case _:
+            return len(delta.text)
+
+
 class _Merged:
     """Pending deltas of one kind, joined only when they are read."""
 
-    def __init__(self, kind: type[OutputDelta]) -> None:
+    def __init__(self, kind: _Kind) -> None:
         self.kind = kind
         self.size = 0
         self.edge: EdgeTrace | None = None
@@ -193,6 +217,9 @@ class _Merged:
         if len(self._parts) == 1:
             only: OutputDelta = self._parts[0]
             return only
+        if isinstance(self._parts[0], ToolCallDelta):
+            arguments = "".join(part.arguments for part in self._parts)
+            return msgspec.structs.replace(self._parts[0], arguments=arguments)
         if self.kind is AudioDelta:
             words: list[WordSpan] = []
             for part in self._parts:

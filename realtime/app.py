@@ -16,6 +16,7 @@ from starlette.routing import Route, WebSocketRoute
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
+from duologue.realtime.secret_routes import create_client_secret, create_session, create_transcription_session
 from duologue.realtime.websocket import realtime_endpoint
 from duologue.sessions.errors import ProtocolError
 
@@ -33,9 +34,12 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/models", list_models),
             Route("/v1/models/{model}", show_model),
             Route("/metrics", show_metrics),
+            Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"]),
+            Route("/v1/realtime/sessions", create_session, methods=["POST"]),
+            Route("/v1/realtime/transcription_sessions", create_transcription_session, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
         ],
-        middleware=[Middleware(KeyMiddleware, keys=keys, open_paths=OPEN_PATHS)],
+        middleware=[Middleware(KeyMiddleware, keys=keys, secrets=gateway.secrets, open_paths=OPEN_PATHS)],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.state.gateway = gateway

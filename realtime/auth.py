@@ -13,10 +13,17 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from duologue.realtime.client_secrets import PREFIX, ClientSecrets
 from duologue.realtime.http_errors import error_response
 
 SUBPROTOCOL = "realtime"
 """The subprotocol that is selected when a client offers it."""
+
+SECRET_PATHS = ("/v1/realtime",)
+"""Paths that a client secret opens; minting another is not among them."""
+
+SCOPE_SECRET = "duologue.client_secret"
+"""Where in a connection's scope the client secret stands that it came with."""
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 
@@ -57,9 +64,10 @@ def offered_keys(connection: HTTPConnection) -> list[str]:
 class KeyMiddleware:
     """Answers 401 to a request or an upgrade without a right key, before anything else sees it."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, secrets: ClientSecrets, open_paths: Collection[str] = ()) -> None:
         self._app = app
         self._keys = keys
+        self._secrets = secrets
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,8 +75,13 @@ class KeyMiddleware:
             return await self._app(scope, receive, send)
         connection = HTTPConnection(scope)
         offered = offered_keys(connection)
-        if self._keys.accept(offered):
-            return await self._app(scope, receive, send)
+        secret, stale = None, False
+        if scope["path"] in SECRET_PATHS:
+            secret = self._secrets.find(offered)
+            # refused even where no key is asked for: the session would not be the one that was configured
+            stale = secret is None and any(key.startswith(PREFIX) for key in offered)
+        if secret is not None or (self._keys.accept(offered) and not stale):
+            return await self._app({**scope, SCOPE_SECRET: secret}, receive, send)
         message = "Incorrect API key provided." if offered else "No API key provided: send 'Authorization: Bearer KEY'."
         response = error_response(401, message, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
         if scope["type"] == "websocket":

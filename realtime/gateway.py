@@ -6,9 +6,11 @@ from typing import Protocol
 
 from duologue.engine.engine import EngineHealth
 from duologue.engine.pipeline import PipelineConfig
+from duologue.realtime.client_secrets import ClientSecrets
 from duologue.sessions.actor import Transport
-from duologue.sessions.config import Names
+from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import Opening
 
 
 class EngineView(Protocol):
@@ -25,7 +27,9 @@ class Sessions(Protocol):
 
     def has_room(self) -> bool: ...
 
-    async def serve(self, transport: Transport, model: str | None) -> None: ...
+    def configure(self, model: str | None, opening: Opening) -> AnySession: ...
+
+    async def serve(self, transport: Transport, model: str | None, opening: Opening = ...) -> None: ...
 
 
 class Gateway:
@@ -35,6 +39,7 @@ class Gateway:
         self.engine = engine
         self.names = names
         self.draining = False
+        self.secrets = ClientSecrets()
         self._sessions: Sessions | None = None
 
     def open(self, sessions: Sessions) -> None:

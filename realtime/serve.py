@@ -112,7 +112,7 @@ def http_server(app: Starlette, ping_interval_s: float = 20.0, ping_timeout_s: f
 async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, listener: socket.socket) -> None:
     stop, hurry = _watch_signals()
     try:
-        settings = settings_from_deploy(deploy, engine.served_names())
+        settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         raise StartError(f"{deploy.file}: {error.message}") from error
     gateway = Gateway(engine, settings.names)

@@ -6,16 +6,20 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from duologue.realtime import metrics, wire
-from duologue.realtime.auth import SUBPROTOCOL
+from duologue.realtime import metrics
+from duologue.realtime.auth import SCOPE_SECRET, SUBPROTOCOL
+from duologue.realtime.client_secrets import ClientSecret
+from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.manager import CapacityError
+from duologue.sessions.manager import CapacityError, Opening
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
 
 logger = logging.getLogger(__name__)
@@ -37,8 +41,9 @@ class WebSocketTransport:
     frame beyond the socket's own buffers.
     """
 
-    def __init__(self, websocket: WebSocket) -> None:
+    def __init__(self, websocket: WebSocket, dialect: Dialect = GA) -> None:
         self._websocket = websocket
+        self._dialect = dialect
         self._gone = False
         self._closed = False
 
@@ -51,18 +56,19 @@ class WebSocketTransport:
             self._gone = True
             return None
         text = message.get("text")
-        event = _binary_refused() if text is None else wire.decode(text)
+        event = _binary_refused() if text is None else self._dialect.decode(text)
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
-        """Send events in order, one text frame each. Does nothing once the connection is over."""
+        """Send events in order, as text frames. Does nothing once the connection is over."""
         try:
             for event in events:
                 if self._gone or self._closed:
                     return
-                await self._websocket.send({"type": "websocket.send", "text": wire.encode(event)})
+                for text in self._dialect.encode(event):
+                    await self._websocket.send({"type": "websocket.send", "text": text})
         except WebSocketDisconnect:
             self._gone = True
 
@@ -88,15 +94,15 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
         await websocket.send_denial_response(error_response(503, refusal.message, refusal.code, headers=_RETRY))
         return
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
-    transport = WebSocketTransport(websocket)
+    transport = WebSocketTransport(websocket, _dialect(websocket))
     try:
-        model = _requested_model(websocket, gateway)
+        model, opening = _requested(websocket, gateway)
     except ProtocolError as error:
         metrics.connections_refused.labels(reason=error.code).inc()
         await _refuse(transport, error, POLICY)
         return
     try:
-        await gateway.sessions.serve(transport, model)
+        await gateway.sessions.serve(transport, model, opening)
     except CapacityError as error:
         metrics.connections_refused.labels(reason="duologue.capacity").inc()
         await _refuse(transport, ProtocolError("duologue.capacity", str(error)), TRY_AGAIN_LATER)
@@ -115,32 +121,59 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
 _RETRY = {"Retry-After": "5"}
 
 
-def _requested_model(websocket: WebSocket, gateway: Gateway) -> str | None:
-    """The served name of the model in the URL; None if there is none (the session binds it later).
-
-    Raises ``ProtocolError`` for a model that is not served, and for a dialect or intent that is not spoken.
-    """
-    query = websocket.query_params
+def _dialect(websocket: WebSocket) -> Dialect:
+    """The dialect that the handshake asks for."""
     beta = (
         "realtime=v1" in websocket.headers.get("openai-beta", "")
         or "openai-beta.realtime-v1" in websocket.scope["subprotocols"]
-        or query.get("dialect") == "beta"
+        or websocket.query_params.get("dialect") == "beta"
     )
-    if beta:
-        message = "The beta dialect of the Realtime API is not spoken here. Leave 'OpenAI-Beta: realtime=v1' out."
-        raise ProtocolError("duologue.unsupported_dialect", message)
-    if query.get("intent", "realtime") != "realtime":
-        message = f"Unsupported intent '{query['intent']}'. Only conversation sessions are served."
+    return BETA if beta else GA
+
+
+def _requested(websocket: WebSocket, gateway: Gateway) -> tuple[str | None, Opening]:
+    """The model that the URL names (None: the session binds it later), and what the session is for.
+
+    Raises ``ProtocolError`` for a model that is not served, and for an intent that is not.
+    """
+    query = websocket.query_params
+    intent, model = query.get("intent", "realtime"), query.get("model") or None
+    if intent not in ("realtime", "transcription"):
+        message = f"Unsupported intent '{intent}'. Supported: realtime, transcription."
         raise ProtocolError("duologue.unsupported_intent", message, "intent")
     if "call_id" in query:
         raise ProtocolError("duologue.unsupported_transport", "There are no calls to attach to.", "call_id")
-    model = query.get("model")
-    if not model:
-        return None
+    secret: ClientSecret | None = websocket.scope.get(SCOPE_SECRET)
+    if secret is not None:
+        return None, _of_secret(secret, model, query.get("intent"), gateway)
+    transcribes = intent == "transcription"
+    if not transcribes:
+        return model and _served(gateway, "models", model), Opening()
+    if model is not None:
+        _served(gateway, "transcription_models", model)
+    return model, Opening(type="transcription")
+
+
+def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], name: str) -> str:
+    """The served name of a model. Raises ``ProtocolError`` with the known ones."""
     try:
-        return gateway.names.resolve("models", model, "model")
+        return gateway.names.resolve(kind, name, "model")
     except ProtocolError as error:
         raise ProtocolError("model_not_found", error.message, error.param) from error
+
+
+def _of_secret(secret: ClientSecret, model: str | None, intent: str | None, gateway: Gateway) -> Opening:
+    """What a client secret is bound to. Raises ``ProtocolError`` where the URL says something else."""
+    opening = secret.opening
+    if intent is not None and intent != opening.type:
+        message = f"The client secret is for a session of type '{opening.type}'."
+        raise ProtocolError("duologue.unsupported_intent", message, "intent")
+    if model is None or opening.type == "transcription":
+        return opening
+    bound = opening.config.get("model", model)
+    if _served(gateway, "models", model) != _served(gateway, "models", bound):
+        raise ProtocolError("model_not_found", f"The client secret is for the model '{bound}'.", "model")
+    return replace(opening, config={**opening.config, "model": bound})
 
 
 async def _refuse(transport: WebSocketTransport, error: ProtocolError, code: int) -> None:

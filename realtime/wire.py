@@ -44,7 +44,7 @@ CLIENT_EVENT_TYPES = _tags(AnyClientEvent)
 _SUPPORTED_TYPES = {"item": _tags(Item), "content": _tags(Content)}
 
 _OTHER_DIALECTS = {
-    "transcription_session.update": "Send 'session.update' instead; transcription sessions are not implemented yet.",
+    "transcription_session.update": "It belongs to the beta dialect; send 'session.update' with type 'transcription'.",
     "session.input_audio_buffer.append": "It belongs to the translation dialect, which is not implemented.",
     "session.close": "It belongs to the translation dialect, which is not implemented; close the WebSocket instead.",
     "session.start": "It belongs to the Live dialect, which is not implemented.",

@@ -6,12 +6,15 @@ field and no half-applied change (``realtime-protocol`` O2).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
+from duologue.engine.requests import ReasoningEffort
 from duologue.sessions.errors import ProtocolError, from_validation_error
+from duologue.sessions.items import InputItem
 
 OutputModality = Literal["text", "audio"]
 Eagerness = Literal["low", "medium", "high", "auto"]
@@ -76,12 +79,16 @@ TurnDetection = ServerVad | SemanticVad
 
 class NoiseReduction(Shape, frozen=True):
     type: Literal["near_field", "far_field"]
+    strength: Annotated[float, msgspec.Meta(ge=0)] = 1.0
 
 
 class Transcription(Shape, frozen=True):
     model: str = "default"
     language: str | UnsetType = UNSET
+    languages: tuple[str, ...] | UnsetType = UNSET
     prompt: str | UnsetType = UNSET
+    keywords: tuple[str, ...] | UnsetType = UNSET
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | UnsetType = UNSET
 
 
 class AudioInput(Shape, frozen=True):
@@ -112,27 +119,89 @@ class ToolChoiceFunction(Shape, frozen=True, tag_field="type", tag="function"):
     name: str
 
 
+ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction
+
+
+class StoredPrompt(Shape, frozen=True):
+    """A prompt that is kept elsewhere; accepted and echoed, since none are kept here."""
+
+    id: str
+    version: str | UnsetType | None = UNSET
+    variables: dict[str, Any] | UnsetType | None = UNSET
+
+
+class Reasoning(Shape, frozen=True):
+    effort: ReasoningEffort
+
+
+class Tracing(Shape, frozen=True):
+    workflow_name: str | UnsetType = UNSET
+    group_id: str | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class TokenLimits(Shape, frozen=True):
+    post_instructions: Annotated[int, msgspec.Meta(ge=0)] | UnsetType = UNSET
+
+
+class RetentionRatio(Shape, frozen=True, tag_field="type", tag="retention_ratio"):
+    """Once the context is too long, cut it to this part of what it may be, so that cuts are rare."""
+
+    retention_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    token_limits: TokenLimits | UnsetType = UNSET
+
+
+Truncation = Literal["auto", "disabled"] | RetentionRatio
 MaxOutputTokens = Annotated[int, msgspec.Meta(ge=1, le=4096)] | Literal["inf"]
 
 
-class RealtimeSession(Shape, frozen=True):
-    """The session as it is echoed, with every default filled in."""
+Include = tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None
+
+
+class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
+    """A session that converses, as it is echoed, with every default filled in."""
 
     id: str
     model: str
     expires_at: int
     instructions: str
     audio: Audio
-    type: Literal["realtime"] = "realtime"
     object: Literal["realtime.session"] = "realtime.session"
     output_modalities: tuple[OutputModality] = ("audio",)
-    include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None = None
+    include: Include = None
     max_output_tokens: MaxOutputTokens = "inf"
+    parallel_tool_calls: bool | UnsetType = UNSET
+    prompt: StoredPrompt | None = None
+    reasoning: Reasoning | UnsetType = UNSET
     tools: tuple[FunctionTool, ...] = ()
-    tool_choice: Literal["auto", "none", "required"] | ToolChoiceFunction = "auto"
-    tracing: Literal["auto"] | dict[str, Any] | None = None
-    truncation: Literal["auto", "disabled"] | dict[str, Any] = "auto"
+    tool_choice: ToolChoiceSetting = "auto"
+    tracing: Literal["auto"] | Tracing | None = None
+    truncation: Truncation = "auto"
 
+
+class TranscriptionAudio(Shape, frozen=True):
+    input: AudioInput = AudioInput()
+
+
+class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcription"):
+    """A session that only listens: the words of every committed item, and no responses."""
+
+    id: str
+    expires_at: int
+    audio: TranscriptionAudio = TranscriptionAudio()
+    object: Literal["realtime.transcription_session"] = "realtime.transcription_session"
+    include: Include = None
+
+    @classmethod
+    def of(cls, session: RealtimeSession, model: str = "default") -> TranscriptionSession:
+        """What ``session`` becomes that turns out to be for transcription. ``model``: its recogniser by default."""
+        session_input = session.audio.input
+        if session_input.transcription is None:
+            session_input = replace(session_input, transcription=Transcription(model=model))
+        return cls(id=session.id, expires_at=session.expires_at, audio=TranscriptionAudio(input=session_input))
+
+
+AnySession = RealtimeSession | TranscriptionSession
 
 READ_ONLY = ("id", "object", "expires_at")
 
@@ -148,6 +217,17 @@ class Limits(Shape, frozen=True):
     kept_audio_s: float = 300.0
     """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
     max_items: int = 1000
+    max_tools: int = 128
+    max_tools_bytes: int = 256 * 1024
+    """All tools of a session or response together, as JSON."""
+    max_parallel_responses: int = 8
+    """Out-of-band responses in progress at the same time."""
+    context_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Longest prompt in estimated tokens; None: the engine fits what it gets into what its model takes."""
+    requests_per_minute: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Responses that one session may begin; None: any number."""
+    tokens_per_minute: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Tokens that one session may read and write; None: any number."""
 
 
 class Names(Shape, frozen=True):
@@ -184,25 +264,37 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in patch.items():
         present = merged.get(key)
+        # The strength of noise reduction outlives a change of its kind.
         same_kind = (
             isinstance(present, dict)
             and isinstance(value, dict)
-            and ("type" not in value or value["type"] == present.get("type"))
+            and (key == "noise_reduction" or "type" not in value or value["type"] == present.get("type"))
         )
         merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
     return merged
 
 
-def merged(session: RealtimeSession, patch: dict[str, Any]) -> RealtimeSession:
+S = TypeVar("S", bound=AnySession)
+
+
+def merged(session: S, patch: dict[str, Any]) -> S:
     """``session`` with ``patch`` merged in and validated. Raises ``ProtocolError`` that names the field."""
     present: dict[str, Any] = msgspec.to_builtins(session)
     for name in READ_ONLY:
         if name in patch and patch[name] != present[name]:
             raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
     try:
-        return msgspec.convert(deep_merge(present, patch), RealtimeSession)
+        return msgspec.convert(deep_merge(present, _plain_voice(patch)), type(session))
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "session") from error
+
+
+def _plain_voice(settings: dict[str, Any]) -> dict[str, Any]:
+    """``settings`` with a voice given as ``{"id": name}`` put as its name: clients read it back as a string."""
+    match settings:
+        case {"audio": {"output": {"voice": {"id": str(name), **rest}}}} if not rest:
+            return deep_merge(settings, {"audio": {"output": {"voice": name}}})
+    return settings
 
 
 class ResponseAudioOutputOverride(Shape, frozen=True):
@@ -224,14 +316,17 @@ class ResponseOverrides(Shape, frozen=True):
     """The ``response`` of ``response.create``: everything optional, for that response only."""
 
     conversation: Literal["auto", "none"] = "auto"
-    input: list[dict[str, Any]] | UnsetType = UNSET
+    input: tuple[InputItem, ...] | UnsetType = UNSET
     instructions: str | UnsetType = UNSET
     output_modalities: tuple[OutputModality] | UnsetType = UNSET
     max_output_tokens: MaxOutputTokens | UnsetType = UNSET
     metadata: Metadata | None = None
     audio: ResponseAudioOverride = ResponseAudioOverride()
     tools: tuple[FunctionTool, ...] | UnsetType = UNSET
-    tool_choice: Literal["auto", "none", "required"] | ToolChoiceFunction | UnsetType = UNSET
+    tool_choice: ToolChoiceSetting | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    prompt: StoredPrompt | UnsetType | None = UNSET
+    reasoning: Reasoning | UnsetType = UNSET
 
 
 def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
@@ -239,6 +334,6 @@ def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
     if raw is UNSET:
         return ResponseOverrides()
     try:
-        return msgspec.convert(raw, ResponseOverrides)
+        return msgspec.convert(_plain_voice(raw), ResponseOverrides)
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "response") from error

@@ -1,4 +1,4 @@
-"""The conversation: an ordered list of items, with what each really contained, and the view of it that a model gets."""
+"""The conversation: an ordered list of items, with what each really contained."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ChatMessage, WordSpan
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, WordSpan
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import (
     Content,
-    FunctionCallItem,
     FunctionCallOutputItem,
     InputAudio,
     InputText,
@@ -27,9 +26,6 @@ from duologue.sessions.items import (
 ROOT = "root"
 MAX_AUDIO_PER_ITEM_S = 120
 """Longest audio that ``retrieve`` returns: beyond it the frame would pass the 8 MiB that stock clients accept."""
-
-ReadCut = Callable[[str], int | None]
-"""Samples of an item that were heard, None if all of it was (or will be)."""
 
 
 @dataclass(slots=True)
@@ -171,11 +167,6 @@ class Conversation:
 
         return replace(entry.item, content=tuple(with_audio(part) for part in entry.item.content))
 
-    def messages(self, instructions: str, cut: ReadCut) -> tuple[ChatMessage, ...]:
-        """The conversation as a text model is shown it: of spoken answers only the words that were heard."""
-        system = [ChatMessage(role="system", text=instructions)] if instructions else []
-        return (*system, *(message for entry in self._entries for message in _messages_of(entry, cut)))
-
     def keep_audio(self, entry: Entry, pcm: bytes) -> None:
         """Add generated sound to an item's recording, as far as the limits allow."""
         if entry.truncated:
@@ -197,41 +188,19 @@ class Conversation:
                 entry.recording = None
 
 
-def _messages_of(entry: Entry, cut: ReadCut) -> Iterator[ChatMessage]:
-    match entry.item:
-        case MessageItem(role=role, content=content):
-            if text := _text_of(entry, content, cut):
-                yield ChatMessage(role=role, text=text)
-        case FunctionCallItem(name=name, arguments=arguments):
-            yield ChatMessage(role="assistant", text=f"[call {name}({arguments})]")
-        case FunctionCallOutputItem(output=output):
-            yield ChatMessage(role="user", text=f"[result: {output}]")
-
-
-def _text_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> str:
-    if entry.silence_s is not None:
-        return f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
-    texts = []
-    for part in content:
-        match part:
-            case InputText(text=text) | OutputText(text=text):
-                texts.append(text)
-            case InputAudio():
-                texts.append(entry.transcript or "")
-            case OutputAudio():
-                texts.append(entry.heard_text(cut(entry.id)))
-    return " ".join(text.strip() for text in texts if text.strip())
-
-
-def checked_for_create(item: Item, max_text: int = 100_000) -> Item:
-    """What a client may put into a conversation. Raises ``ProtocolError`` that names the field."""
+def checked_for_create(item: Item, where: str = "item", max_text: int = 100_000) -> Item:
+    """What a client may put into a conversation. Raises ``ProtocolError`` that names the field, below ``where``."""
     if not isinstance(item, MessageItem):
+        field_name = "output" if isinstance(item, FunctionCallOutputItem) else "arguments"
+        if len(getattr(item, field_name)) > max_text:
+            message = f"Text is longer than {max_text} characters."
+            raise ProtocolError("invalid_value", message, f"{where}.{field_name}")
         return item
     if not item.content:
-        raise ProtocolError("invalid_value", "A message needs at least one content part.", "item.content")
+        raise ProtocolError("invalid_value", "A message needs at least one content part.", f"{where}.content")
     allowed = {"system": (InputText,), "user": (InputText, InputAudio), "assistant": (OutputText,)}[item.role]
     for index, part in enumerate(item.content):
-        param = f"item.content[{index}]"
+        param = f"{where}.content[{index}]"
         if not isinstance(part, allowed):
             kind = type(part).__struct_config__.tag
             message = f"Content of type '{kind}' is not accepted in a message of role '{item.role}' by this model."

@@ -6,11 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from duologue.codecs.wire_audio import WireDecoder
+from duologue.engine.requests import EngineRequest, Payload
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, Names, RealtimeSession
-from duologue.sessions.conversation import Conversation
-from duologue.sessions.effects import Effect, Send
+from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
+from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.effects import Effect, OpenRequest, Send
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.items import FunctionCallItem, InputAudio, Item, MessageItem
 from duologue.sessions.playout import PlayoutLedger
 
 IdFactory = Callable[[str], str]
@@ -33,7 +39,7 @@ class SessionContext:
 class SessionCore:
     """State that more than one half of the core reads or changes."""
 
-    session: RealtimeSession
+    session: AnySession
     context: SessionContext
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(default_factory=PlayoutLedger)
@@ -43,7 +49,19 @@ class SessionCore:
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits.kept_audio_s)
-        self.conversation_id = self.context.ids("conv")
+        self.conversation_id = conversation_id(self.session.id)
+
+    @property
+    def responds(self) -> bool:
+        """Whether this session makes responses; one for transcription does not."""
+        return isinstance(self.session, RealtimeSession)
+
+    @property
+    def conversing(self) -> RealtimeSession:
+        """The settings of a session that makes responses. Raises ``ProtocolError`` in one that does not."""
+        if not isinstance(self.session, RealtimeSession):
+            raise ProtocolError("invalid_event", "A transcription session makes no responses.", "type")
+        return self.session
 
     def emit(self, kind: type[events.ServerEvent], samples: int = 0, **fields: Any) -> None:
         """Send an event with a fresh id. ``samples``: the sound in it, at 24 kHz."""
@@ -65,6 +83,36 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
+    def open_request(self, payload: Payload) -> str:
+        """Ask the engine for something; its output comes back under the id returned."""
+        request_id = self.context.ids("req")
+        request = EngineRequest(request_id=request_id, session_id=self.session.id, payload=payload)
+        self.effects.append(OpenRequest(request))
+        return request_id
+
+    def entry_of(self, item: Item, where: str = "item") -> Entry:
+        """An entry for a client's item, in no conversation yet; its sound goes into a recording and leaves the wire's
+        view. Raises ``ProtocolError`` that names a field below ``where``."""
+        item = replace(checked_for_create(item, where), status="completed")
+        if item.id is UNSET:
+            item = replace(item, id=self.context.ids("item"))
+        if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
+            item = replace(item, call_id=self.context.ids("call"))
+        if not isinstance(item, MessageItem):
+            return Entry(item)
+        sounds = [part.audio for part in item.content if isinstance(part, InputAudio) and part.audio is not UNSET]
+        if not sounds:
+            return Entry(item)
+        decoder = WireDecoder(encoding(self.session.audio.input.format))
+        pcm = bytearray(b"".join(decoder.decode(sound) for sound in sounds))
+        content = tuple(InputAudio() if isinstance(part, InputAudio) else part for part in item.content)
+        return Entry(replace(item, content=content), recording=Recording(pcm, decoder.sample_rate))
+
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+def conversation_id(session_id: str) -> str:
+    """The id of a session's one conversation."""
+    return f"conv_{session_id.removeprefix('sess_')}"

@@ -65,3 +65,14 @@ class FunctionCallOutputItem(ItemBase, frozen=True, tag="function_call_output"):
 
 
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem
+
+
+class ItemReference(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="item_reference"
+):
+    """Stands for an item of the conversation in the ``input`` of a response."""
+
+    id: ItemId
+
+
+InputItem = Item | ItemReference

@@ -32,6 +32,10 @@ class Utterance:
     pcm: bytes
     sample_rate: int
 
+    @property
+    def seconds(self) -> float:
+        return len(self.pcm) / 2 / self.sample_rate
+
 
 @dataclass(frozen=True)
 class UserTurn:

@@ -5,10 +5,12 @@ order. No await, no clock, no I/O: everything about ordering, cancellation, trun
 the parts fit together:
 
 * :mod:`listening` turns input bytes and voice activity into turns of the user;
-* :mod:`answering` turns committed turns and ``response.create`` into responses, and cuts the history to what was heard;
+* :mod:`answering` decides which turn is answered, when, and from what was prepared in secret;
+* :mod:`transcribing` turns sound into words, :mod:`responses` runs the responses in progress;
 * :mod:`response` is the life of one response, from ``response.created`` to ``response.done``;
 * :mod:`conversation` holds the items, :mod:`playout` what was generated, sent and played of each;
-* this module dispatches, and owns what belongs to none of them: settings, item commands, expiry, shutdown.
+* :mod:`updating` changes the settings;
+* this module dispatches, and owns what belongs to none of them: item commands, expiry, shutdown.
 """
 
 from __future__ import annotations
@@ -16,15 +18,14 @@ from __future__ import annotations
 import math
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from duologue.codecs.wire_audio import WireDecoder, WireEncoder
+from duologue.codecs.wire_audio import WireEncoder
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering, idle_timeout_s
-from duologue.sessions.config import RealtimeSession, encoding, merged, response_overrides
-from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.config import AnySession, RealtimeSession, encoding, response_overrides
+from duologue.sessions.conversation import Conversation, Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
     AudioSent,
@@ -37,27 +38,32 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.items import FunctionCallOutputItem, InputAudio, Item, MessageItem
+from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from duologue.sessions.listening import Listening
+from duologue.sessions.updating import Bound, SettingsUpdates
 
 EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
 GOING_AWAY = 1001
+HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
 class ConversationMachine:
     """One session. Times are seconds of one monotonic clock that the caller reads."""
 
-    def __init__(self, session: RealtimeSession, context: SessionContext, now: float) -> None:
+    def __init__(
+        self, session: AnySession, context: SessionContext, now: float, bound: Bound = HANDSHAKE_BOUND
+    ) -> None:
         self._core = SessionCore(session, context)
         self._answering = Answering(self._core)
         self._listening = Listening(self._core, self._answering)
+        self._updates = SettingsUpdates(self._core, self._answering, self._listening, bound)
         self._expires_at = now + context.limits.max_duration_s
         self._shutting_down = False
         self._closed = False
         self._core.emit(events.SessionCreated, session=session)
 
     @property
-    def session(self) -> RealtimeSession:
+    def session(self) -> AnySession:
         return self._core.session
 
     @property
@@ -98,7 +104,7 @@ class ConversationMachine:
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):
-                self._update(patch)
+                self._updates.apply(patch)
             case client.InputAudioCommit():
                 self._commit()
             case client.InputAudioClear():
@@ -112,12 +118,12 @@ class ConversationMachine:
                 self._answering.truncate(item_id, index, end_ms, now)
             case client.ItemDelete(item_id=item_id):
                 self._core.conversation.delete(item_id)
-                self._answering.deleted(item_id)
+                self._answering.deleted(item_id, now)
                 self._core.emit(events.ItemDeleted, item_id=item_id)
             case client.ResponseCreate(response=raw):
                 self._answering.create(response_overrides(raw), now)
             case client.ResponseCancel(response_id=response_id):
-                self._answering.cancel(response_id, now)
+                self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
                 message = (
                     "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
@@ -129,42 +135,6 @@ class ConversationMachine:
                 self._tick(now)
             case Shutdown():
                 self._shutting_down = True
-
-    # -- settings ------------------------------------------------------------------------------------------------------
-
-    def _update(self, patch: dict[str, object]) -> None:
-        core, before = self._core, self._core.session
-        after = merged(before, patch)
-        self._check_update(before, after)
-        core.session = after
-        core.settings_version += 1
-        core.emit(events.SessionUpdated, session=after)
-        detection_changed = after.audio.input.turn_detection != before.audio.input.turn_detection
-        self._listening.settings_changed(detection_changed=detection_changed)
-
-    def _check_update(self, before: RealtimeSession, after: RealtimeSession) -> None:
-        names = self._core.context.names
-        param = "session.model"
-        served = names.resolve("models", after.model, param)
-        if served != names.resolve("models", before.model, param):
-            raise ProtocolError("invalid_value", "The model of a session cannot be changed.", param)
-        param = "session.audio.output.voice"
-        names.resolve("voices", after.audio.output.voice, param)
-        if after.audio.output.voice != before.audio.output.voice and self._answering.voice_used:
-            message = "The voice cannot be changed once the session has produced audio."
-            raise ProtocolError("cannot_update_voice", message, param)
-        if after.audio.output.speed != before.audio.output.speed and self._answering.responding:
-            message = "The speed can only be changed between turns."
-            raise ProtocolError("invalid_value", message, "session.audio.output.speed")
-        if (transcription := after.audio.input.transcription) is not None:
-            param = "session.audio.input.transcription.model"
-            names.resolve("transcription_models", transcription.model, param)
-        if after.tools and not self._core.context.can_call_tools:
-            message = "The model that is served here cannot call tools."
-            raise ProtocolError("invalid_value", message, "session.tools")
-        if after.include:
-            message = "The recogniser that is served here gives no log probabilities."
-            raise ProtocolError("invalid_value", message, "session.include")
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -178,13 +148,10 @@ class ConversationMachine:
         limit = core.context.limits.max_items
         if len(conversation) >= limit:
             raise ProtocolError("invalid_value", f"The conversation is full: {limit} items.", "item")
-        item = checked_for_create(item)
+        entry = core.entry_of(item)
         if isinstance(item, FunctionCallOutputItem) and not _has_call(conversation, item.call_id):
             message = f"No function call with call_id '{item.call_id}' in the conversation."
             raise ProtocolError("invalid_value", message, "item.call_id")
-        if item.id is UNSET:
-            item = replace(item, id=core.context.ids("item"))
-        entry = self._entry(replace(item, status="completed"))
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
         core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
@@ -192,23 +159,14 @@ class ConversationMachine:
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
-    def _entry(self, item: Item) -> Entry:
-        """An entry for a client's item; its sound goes into the recording and leaves the wire's view."""
-        if not isinstance(item, MessageItem):
-            return Entry(item)
-        decoder = WireDecoder(encoding(self._core.session.audio.input.format))
-        sounds = [part.audio for part in item.content if isinstance(part, InputAudio) and part.audio is not UNSET]
-        if not sounds:
-            return Entry(item)
-        pcm = bytearray(b"".join(decoder.decode(sound) for sound in sounds))
-        content = tuple(InputAudio() if isinstance(part, InputAudio) else part for part in item.content)
-        return Entry(replace(item, content=content), recording=Recording(pcm, decoder.sample_rate))
-
     def _encode_recording(self, entry: Entry) -> bytes:
         """An item's sound in the format of the session's input or output, as it belongs to."""
-        audio = self._core.session.audio
-        spoken_by_user = isinstance(entry.item, MessageItem) and entry.item.role == "user"
-        encoder = WireEncoder(encoding(audio.input.format if spoken_by_user else audio.output.format))
+        session = self._core.session
+        by_assistant = isinstance(entry.item, MessageItem) and entry.item.role == "assistant"
+        audio_format = session.audio.input.format
+        if by_assistant and isinstance(session, RealtimeSession):
+            audio_format = session.audio.output.format
+        encoder = WireEncoder(encoding(audio_format))
         assert entry.recording is not None
         return encoder.encode(entry.recording.at_rate(OUTPUT_SAMPLE_RATE)) + encoder.flush()
 
@@ -217,7 +175,7 @@ class ConversationMachine:
     @property
     def _idle_at(self) -> float:
         timeout = idle_timeout_s(self._core)
-        since = self._answering.idle_since
+        since = self._answering.responses.idle_since
         if timeout is None or since is None or self._answering.busy or self._listening.speaking:
             return math.inf
         return since + timeout
@@ -228,11 +186,11 @@ class ConversationMachine:
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.idle_since or now))
+            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
-        if self._shutting_down and not self._answering.busy and not self._closed:
+        if self._shutting_down and not self._answering.working and not self._closed:
             self._close("The server is shutting down.")
 
     def _close(self, reason: str) -> None:
@@ -241,4 +199,5 @@ class ConversationMachine:
 
 
 def _has_call(conversation: Conversation, call_id: str) -> bool:
-    return any(getattr(entry.item, "call_id", None) == call_id for entry in conversation)
+    calls = (entry.item for entry in conversation if isinstance(entry.item, FunctionCallItem))
+    return any(call.call_id == call_id for call in calls)

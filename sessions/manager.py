@@ -8,22 +8,44 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 from prometheus_client import Counter, Gauge
 
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
+from duologue.engine.pipeline import Capabilities
 from duologue.sessions.actor import SessionActor, Transport
-from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
+from duologue.sessions.config import (
+    AnySession,
+    Audio,
+    AudioOutput,
+    Limits,
+    Names,
+    RealtimeSession,
+    TranscriptionSession,
+    merged,
+)
 from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.updating import Bound, check_settings
 
 SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
 SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
 SPECULATIONS_WASTED = Counter("duologue_speculations_wasted_total", "Answers prepared in secret and thrown away.")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is known of a session before its first event, from the URL or from a client secret."""
+
+    type: Literal["realtime", "transcription"] | None = None
+    """None: the first ``session.update`` decides."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """A partial session in the GA dialect."""
 
 
 class CapacityError(Exception):
@@ -45,8 +67,11 @@ class ManagerSettings:
     can_call_tools: bool = False
 
 
-def settings_from_deploy(deploy: DeployConfig, served: ServedNames) -> ManagerSettings:
-    """Settings from the deploy file and what the pipeline serves. Raises ``ProtocolError`` that names the entry."""
+def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities: Capabilities) -> ManagerSettings:
+    """Settings from the deploy file and what the pipeline serves and can do.
+
+    Raises ``ProtocolError`` that names the entry of the file.
+    """
     try:
         limits = msgspec.convert(deploy.limits, Limits)
     except msgspec.ValidationError as error:
@@ -65,6 +90,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames) -> ManagerSe
         limits=limits,
         max_sessions=deploy.duplex_session.max_sessions,
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
+        can_call_tools=capabilities.tools,
     )
 
 
@@ -99,12 +125,15 @@ class SessionManager:
         """Whether another session would be admitted now."""
         return not self._draining and len(self._actors) < self._settings.max_sessions
 
-    async def serve(self, transport: Transport, model: str | None) -> None:
-        """Run one session until it is over. Raises ``CapacityError``, or ``ProtocolError`` for an unknown model."""
+    async def serve(self, transport: Transport, model: str | None, opening: Opening = Opening()) -> None:
+        """Run one session until it is over. ``model`` is what the URL names, if anything.
+
+        Raises ``CapacityError``, or ``ProtocolError`` for an unknown model or a configuration that does not hold.
+        """
         if not self.has_room():
             SESSIONS_REFUSED.inc()
             raise CapacityError(f"The server is at its capacity of {self._settings.max_sessions} sessions.")
-        machine = self._new_machine(model)
+        machine = self._new_machine(model, opening)
         actor = SessionActor(
             machine,
             self._engine,
@@ -138,25 +167,37 @@ class SessionManager:
         if late:
             await asyncio.wait(late, timeout=1.0)
 
-    def _new_machine(self, model: str | None) -> ConversationMachine:
-        settings = self._settings
-        if model is not None:
-            settings.names.resolve("models", model, "model")
-        session = RealtimeSession(
+    def configure(self, model: str | None, opening: Opening) -> AnySession:
+        """What a session begins with. Raises ``ProtocolError`` that names the field."""
+        settings, names = self._settings, self._settings.names
+        conversing = RealtimeSession(
             id=self._ids("sess"),
             model=model or settings.model,
             expires_at=int(time.time() + settings.limits.max_duration_s),
             instructions=settings.instructions,
             audio=Audio(output=AudioOutput(voice=settings.voice)),
         )
-        context = SessionContext(
+        recogniser = model or next(iter(names.transcription_models), "default")
+        transcribes = opening.type == "transcription"
+        session: AnySession = TranscriptionSession.of(conversing, recogniser) if transcribes else conversing
+        session = merged(session, opening.config)
+        check_settings(self._context(), session)
+        return session
+
+    def _new_machine(self, model: str | None, opening: Opening) -> ConversationMachine:
+        session = self.configure(model, opening)
+        bound = Bound(type=opening.type is not None, model=model is not None or "model" in opening.config)
+        return ConversationMachine(session, self._context(), self._clock(), bound)
+
+    def _context(self) -> SessionContext:
+        settings = self._settings
+        return SessionContext(
             names=settings.names,
             ids=self._ids,
             limits=settings.limits,
             can_call_tools=settings.can_call_tools,
             may_speculate=self._may_speculate,
         )
-        return ConversationMachine(session, context, self._clock())
 
     def _may_speculate(self) -> bool:
         """Only while a core is free: work for someone who has finished comes before work for someone who may have."""

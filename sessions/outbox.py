@@ -13,9 +13,15 @@ from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
 
-DELTAS = (events.OutputAudioDelta, events.OutputAudioTranscriptDelta, events.OutputTextDelta)
+DELTAS = (
+    events.OutputAudioDelta,
+    events.OutputAudioTranscriptDelta,
+    events.OutputTextDelta,
+    events.FunctionCallArgumentsDelta,
+)
 
-_Key = tuple[type[events.ServerEvent], str, int]
+_Key = tuple[type[events.ServerEvent], str]
+"""Kind and item: an item that a response makes has one part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Outbox:
             return
         if isinstance(event, events.OutputAudioDelta):
             self.audio_bytes += len(event.delta)
-        key = (type(event), event.item_id, event.content_index)
+        key = (type(event), event.item_id)
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = _Slot(event, 0)

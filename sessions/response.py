@@ -1,26 +1,25 @@
-"""One response from ``response.created`` to ``response.done``: the event sequence of ``realtime-protocol`` O15 to O20.
+"""One response from ``response.created`` to ``response.done``: the event sequence of ``realtime-protocol`` O15 to O21.
 
-A response is created, opened by its first delta (which announces its item and part), and finished. Every path ends in
-``finish``, which closes what is open and sends exactly one ``response.done``.
+A response is created, opened by its first delta (which announces an item), and finished. Its items follow each other: a
+call that is written while the words before it are still being spoken is held until they are whole, so that no client
+acts on it before. Every path ends in ``finish``, which closes what is open and sends exactly one ``response.done``.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
 from duologue.codecs.wire_audio import WireEncoder
-from duologue.engine.requests import FinishReason, Usage
+from duologue.engine.requests import FinishReason, ReasoningEffort, Tool, ToolChoice, Usage
 from duologue.sessions import server_events as events
-from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, encoding
-from duologue.sessions.items import Item, ItemStatus, MessageItem, OutputAudio, OutputText
-
-Emit = Callable[..., None]
-"""``emit(EventType, samples=0, **fields)``: sends an event with a fresh id."""
+from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, Truncation, encoding
+from duologue.sessions.conversation import Entry
+from duologue.sessions.items import ItemStatus
+from duologue.sessions.output_items import CallOutput, Emit, MessageOutput, OutputItem
 
 Status = Literal["completed", "cancelled", "failed", "incomplete"]
 CancelReason = Literal["turn_detected", "client_cancelled"]
@@ -34,6 +33,7 @@ class State(enum.Enum):
 
 TRANSITIONS: dict[tuple[State, Literal["open", "finish"]], State] = {
     (State.CREATED, "open"): State.OPEN,
+    (State.OPEN, "open"): State.OPEN,
     (State.CREATED, "finish"): State.DONE,
     (State.OPEN, "finish"): State.DONE,
 }
@@ -47,6 +47,7 @@ class Outcome:
     status: Status
     reason: Literal["turn_detected", "client_cancelled", "max_output_tokens"] | UnsetType = UNSET
     error: str | None = None
+    error_code: str = "server_error"
 
     @classmethod
     def of(cls, reason: FinishReason, error: str | None) -> Outcome:
@@ -72,7 +73,23 @@ class ResponseSettings:
     max_output_tokens: MaxOutputTokens
     instructions: str
     conversation_id: str | None
+    """None: out of band, nothing of it enters the conversation."""
     metadata: dict[str, str] | None = None
+    context: tuple[Entry, ...] | None = None
+    """What it answers in the place of the conversation; None: the conversation."""
+    truncation: Truncation = "auto"
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+
+@dataclass
+class HeldCall:
+    """A call that has not been announced yet."""
+
+    name: str
+    arguments: str = ""
 
 
 @dataclass
@@ -85,15 +102,13 @@ class ResponseLifecycle:
     state: State = State.CREATED
     request_id: str | None = None
     """The engine request behind it, once one is open."""
-    item_id: str | None = None
-    item_deleted: bool = False
-    text: list[str] = field(default_factory=list)
+    outputs: list[OutputItem] = field(default_factory=list)
+    held_calls: dict[str, HeldCall] = field(default_factory=dict)
+    """Calls that wait for the item before them to be closed, by the engine's name for them."""
     usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
-        self._encoder = WireEncoder(encoding(self.settings.audio_format))
-        self._status: ItemStatus = "in_progress"
-        self._previous_item_id: str | None = None
+        self._calls: dict[str, CallOutput] = {}
         self.emit(events.ResponseCreated, response=self._snapshot("in_progress", None))
 
     @property
@@ -101,66 +116,68 @@ class ResponseLifecycle:
         return self.settings.modality == "audio"
 
     @property
-    def item(self) -> Item:
-        """The output item as it stands; without content while it is in progress."""
-        if self._status == "in_progress":
-            content: tuple[OutputAudio | OutputText, ...] = ()
-        else:
-            text = "".join(self.text)
-            content = (OutputAudio(transcript=text),) if self.spoken else (OutputText(text=text),)
-        return MessageItem(id=str(self.item_id), status=self._status, role="assistant", content=content)
+    def out_of_band(self) -> bool:
+        return self.settings.conversation_id is None
 
-    def open(self, item_id: str) -> Item:
-        """Name the output item; :meth:`announce` follows once it stands in the conversation."""
-        self.item_id, self.state = item_id, TRANSITIONS[self.state, "open"]
-        return self.item
+    @property
+    def message(self) -> MessageOutput | None:
+        """The answer in words, once it has begun."""
+        return next((output for output in self.outputs if isinstance(output, MessageOutput)), None)
 
-    def announce(self, previous_item_id: str | None) -> None:
-        self._previous_item_id = previous_item_id
-        self.emit(events.OutputItemAdded, response_id=self.id, output_index=0, item=self.item)
-        self.emit(events.ItemAdded, previous_item_id=previous_item_id, item=self.item)
-        self.emit(events.ContentPartAdded, **self._place(), part=self._part(""))
+    @property
+    def open_output(self) -> OutputItem | None:
+        """The item that is being made."""
+        return self.outputs[-1] if self.outputs and self.outputs[-1].status == "in_progress" else None
 
-    def add_text(self, delta: str) -> None:
-        self.text.append(delta)
-        kind = events.OutputAudioTranscriptDelta if self.spoken else events.OutputTextDelta
-        self.emit(kind, **self._place(), delta=delta)
+    def hold_call(self, key: str, name: str, arguments: str) -> None:
+        self.held_calls.setdefault(key, HeldCall(name)).arguments += arguments
 
-    def add_audio(self, pcm: bytes) -> None:
-        """24 kHz PCM16; leaves in the response's own format."""
-        if data := self._encoder.encode(pcm):
-            self.emit(events.OutputAudioDelta, samples=len(pcm) // 2, **self._place(), delta=data)
+    def call(self, key: str) -> CallOutput | None:
+        """The call that the engine knows as ``key``, once it has begun."""
+        return self._calls.get(key)
+
+    def output(self, item_id: str) -> OutputItem | None:
+        return next((output for output in self.outputs if output.id == item_id), None)
+
+    def open_message(self, item_id: str) -> MessageOutput:
+        """Begin the answer in words; :meth:`announce` follows once it stands in the conversation."""
+        self.state = TRANSITIONS[self.state, "open"]
+        encoder = WireEncoder(encoding(self.settings.audio_format)) if self.spoken else None
+        message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
+        self.outputs.append(message)
+        return message
+
+    def open_call(self, item_id: str, key: str, call_id: str, name: str) -> CallOutput:
+        """Begin a call; :meth:`announce` follows once it stands in the conversation."""
+        self.state = TRANSITIONS[self.state, "open"]
+        call = CallOutput(self.emit, self.id, item_id, len(self.outputs), call_id=call_id, name=name)
+        self.outputs.append(call)
+        self._calls[key] = call
+        return call
+
+    def announce(self, output: OutputItem, previous_item_id: str | None) -> None:
+        output.previous_item_id = previous_item_id
+        self.emit(events.OutputItemAdded, response_id=self.id, output_index=output.index, item=output.item)
+        if not self.out_of_band:
+            self.emit(events.ItemAdded, previous_item_id=previous_item_id, item=output.item)
+        output.begin()
+
+    def close(self, output: OutputItem, status: ItemStatus = "completed", *, flush: bool = True) -> None:
+        """An item is whole, or broken off. ``flush``: what its encoder still holds belongs to it."""
+        output.status = status
+        output.end(flush=flush)
+        if not (output.deleted or self.out_of_band):
+            self.emit(events.ItemDone, previous_item_id=output.previous_item_id, item=output.item)
+        self.emit(events.OutputItemDone, response_id=self.id, output_index=output.index, item=output.item)
 
     def finish(self, outcome: Outcome) -> None:
         """Close what is open and say how it ended; nothing of this response follows."""
-        was_open, self.state = self.state is State.OPEN, TRANSITIONS[self.state, "finish"]
-        if was_open:
-            self._status = "completed" if outcome.status == "completed" else "incomplete"
-            self._close_part(flush=outcome.status in ("completed", "incomplete"))
-            if not self.item_deleted:
-                self.emit(events.ItemDone, previous_item_id=self._previous_item_id, item=self.item)
-            self.emit(events.OutputItemDone, response_id=self.id, output_index=0, item=self.item)
+        self.state = TRANSITIONS[self.state, "finish"]
+        if self.open_output is not None:
+            status: ItemStatus = "completed" if outcome.status == "completed" else "incomplete"
+            self.close(self.open_output, status, flush=outcome.status in ("completed", "incomplete"))
         details = events.StatusDetails(type=outcome.status, reason=outcome.reason, error=_status_error(outcome))
         self.emit(events.ResponseDone, response=self._snapshot(outcome.status, details))
-
-    def _close_part(self, flush: bool) -> None:
-        text, place = "".join(self.text), self._place()
-        if self.spoken:
-            if flush and (rest := self._encoder.flush()):
-                self.emit(events.OutputAudioDelta, **place, delta=rest)
-            self.emit(events.OutputAudioDone, **place)
-            self.emit(events.OutputAudioTranscriptDone, **place, transcript=text)
-        else:
-            self.emit(events.OutputTextDone, **place, text=text)
-        self.emit(events.ContentPartDone, **place, part=self._part(text))
-
-    def _place(self) -> dict[str, Any]:
-        return {"response_id": self.id, "item_id": self.item_id, "output_index": 0, "content_index": 0}
-
-    def _part(self, text: str) -> events.ResponsePart:
-        if self.spoken:
-            return events.ResponsePart(type="audio", transcript=text)
-        return events.ResponsePart(type="text", text=text)
 
     def _snapshot(self, status: Any, details: events.StatusDetails | None) -> events.Response:
         settings = self.settings
@@ -169,7 +186,7 @@ class ResponseLifecycle:
             id=self.id,
             status=status,
             status_details=details,
-            output=(self.item,) if self.item_id is not None and over else (),
+            output=tuple(output.item for output in self.outputs) if over else (),
             conversation_id=settings.conversation_id,
             output_modalities=(settings.modality,),
             max_output_tokens=settings.max_output_tokens,
@@ -184,17 +201,28 @@ class ResponseLifecycle:
 def _status_error(outcome: Outcome) -> events.StatusError | UnsetType:
     if outcome.error is None:
         return UNSET
-    return events.StatusError(type="server_error", code="server_error", message=outcome.error)
+    kind = "server_error" if outcome.error_code == "server_error" else "invalid_request_error"
+    return events.StatusError(type=kind, code=outcome.error_code, message=outcome.error)
 
 
 def _usage(usage: Usage) -> events.ResponseUsage:
-    cached = events.CachedTokensDetails(text_tokens=usage.cached_tokens)
+    """Counts by kind. What was cached is the head of the prompt, and that is text."""
+    text_in = usage.input_tokens - usage.audio_input_tokens - usage.image_input_tokens
+    cached_text = min(usage.cached_tokens, text_in)
     return events.ResponseUsage(
         total_tokens=usage.input_tokens + usage.output_tokens,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         input_token_details=events.InputTokenDetails(
-            text_tokens=usage.input_tokens, cached_tokens=usage.cached_tokens, cached_tokens_details=cached
+            text_tokens=text_in,
+            audio_tokens=usage.audio_input_tokens,
+            image_tokens=usage.image_input_tokens,
+            cached_tokens=usage.cached_tokens,
+            cached_tokens_details=events.CachedTokensDetails(
+                text_tokens=cached_text, audio_tokens=usage.cached_tokens - cached_text
+            ),
         ),
-        output_token_details=events.OutputTokenDetails(text_tokens=usage.output_tokens),
+        output_token_details=events.OutputTokenDetails(
+            text_tokens=usage.output_tokens - usage.audio_output_tokens, audio_tokens=usage.audio_output_tokens
+        ),
     )

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duologue.sessions.config import AudioFormat, OutputModality, RealtimeSession
+from duologue.sessions.config import AnySession, AudioFormat, OutputModality
 from duologue.sessions.items import Item, ItemId
 
 
@@ -118,11 +118,11 @@ class ErrorEvent(ServerEvent, frozen=True, tag="error"):
 
 
 class SessionCreated(ServerEvent, frozen=True, tag="session.created"):
-    session: RealtimeSession
+    session: AnySession
 
 
 class SessionUpdated(ServerEvent, frozen=True, tag="session.updated"):
-    session: RealtimeSession
+    session: AnySession
 
 
 # -- conversation ------------------------------------------------------------------------------------------------------
@@ -210,6 +210,17 @@ class ResponseDone(ServerEvent, frozen=True, tag="response.done"):
     response: Response
 
 
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    name: Literal["requests", "tokens"]
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class RateLimitsUpdated(ServerEvent, frozen=True, tag="rate_limits.updated"):
+    rate_limits: tuple[RateLimit, ...]
+
+
 class OfResponse(ServerEvent, frozen=True):
     response_id: str
 
@@ -224,9 +235,12 @@ class OutputItemDone(OfResponse, frozen=True, tag="response.output_item.done"):
     item: Item
 
 
-class OfPart(OfResponse, frozen=True):
+class OfItem(OfResponse, frozen=True):
     item_id: ItemId
     output_index: int
+
+
+class OfPart(OfItem, frozen=True):
     content_index: int
 
 
@@ -260,3 +274,14 @@ class OutputAudioDelta(OfPart, frozen=True, tag="response.output_audio.delta"):
 
 class OutputAudioDone(OfPart, frozen=True, tag="response.output_audio.done"):
     pass
+
+
+class FunctionCallArgumentsDelta(OfItem, frozen=True, tag="response.function_call_arguments.delta"):
+    call_id: str
+    delta: str
+
+
+class FunctionCallArgumentsDone(OfItem, frozen=True, tag="response.function_call_arguments.done"):
+    call_id: str
+    name: str
+    arguments: str

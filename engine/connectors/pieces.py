@@ -19,13 +19,10 @@ Buffer = bytes | memoryview
 
 _HEAD: Final = struct.Struct("<HI")
 _ALIGNMENT: Final = 64
+_REQUESTS: Final = "EngineRequest Transcribe Converse Speak Usage TranscriptDelta TextDelta ToolCallDelta AudioDelta"
 ALWAYS: Final = (
-    *("builtins:str", "builtins:bytes", "numpy:ndarray"),
-    *(
-        f"duologue.engine.requests:{name}"
-        for name in ("EngineRequest", "Transcribe", "Converse", "Speak", "TranscriptDelta", "TextDelta", "AudioDelta")
-    ),
-    *("duologue.engine.requests:Usage", "duologue.engine.stage:StageFinish"),
+    *("builtins:str", "builtins:bytes", "numpy:ndarray", "duologue.engine.stage:StageFinish"),
+    *(f"duologue.engine.requests:{name}" for name in _REQUESTS.split()),
 )
 """Types that every pipeline may hand on."""
 

@@ -11,11 +11,17 @@ from typing import Any, Final
 import msgspec
 
 from duologue.engine.models import require
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta, Usage
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta, ToolCallDelta, Usage
 from duologue.engine.stage import Stage, StageContext, StageFinish
 from duologue.engine.stages.slots import SlotTable
 from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.text.context import fit
+from duologue.engine.text.tool_calls import (
+    chat_completions_choice,
+    chat_completions_message,
+    chat_completions_tool,
+    in_words,
+)
 
 LONGEST_ANSWER: Final = 200
 """Tokens after which an answer ends with its sentence, unless the request sets a limit of its own."""
@@ -40,7 +46,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LlamaCppLanguageModel(Stage):
-    """Takes :class:`Converse`, emits :class:`TextDelta`, one :class:`Usage` and, cut short, :class:`StageFinish`.
+    """Takes :class:`Converse`, emits :class:`TextDelta`, :class:`ToolCallDelta`, one :class:`Usage` and, cut short,
+    :class:`StageFinish`.
 
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
@@ -53,11 +60,14 @@ class LlamaCppLanguageModel(Stage):
         context_tokens: int = 2048,
         threads: int | None = None,
         sampling: Mapping[str, Any] | None = None,
+        tools: bool = False,
     ) -> None:
-        """``context_tokens`` are those of one session. Raises ``ValueError`` for an unknown sampling value."""
+        """``context_tokens`` are those of one session; ``tools``: the model's chat template knows tools, without it
+        calls are told in words. Raises ``ValueError`` for an unknown sampling value."""
         self._name = model
         self._n_slots = max_num_seqs
         self._context_tokens = context_tokens
+        self._tools = tools
         self._threads = threads or max(1, min(8, os.cpu_count() or 1))
         try:
             self._sampling = msgspec.convert(dict(sampling or {}), Sampling)
@@ -102,9 +112,10 @@ class LlamaCppLanguageModel(Stage):
         """Write one answer."""
         room_for_answer = min(piece.max_output_tokens or LONGEST_ANSWER + _LONGEST_SENTENCE, self._context_tokens // 2)
         budget = self._context_tokens - room_for_answer
+        messages = piece.messages if self._tools else tuple(in_words(piece.messages))
         while True:
             answer = _Answer(piece, context)
-            self._server.handle_chat_completions(self._request(state, piece, fit(piece.messages, budget)), answer)
+            self._server.handle_chat_completions(self._request(state, piece, fit(messages, budget)), answer)
             if answer.error is None:
                 break
             if not answer.too_long or budget < _SLICE:
@@ -124,7 +135,7 @@ class LlamaCppLanguageModel(Stage):
     def _request(self, slot: int, piece: Converse, messages: tuple[ChatMessage, ...]) -> dict[str, Any]:
         request: dict[str, Any] = {
             **msgspec.structs.asdict(self._sampling),
-            "messages": [{"role": message.role, "content": message.text} for message in messages],
+            "messages": [chat_completions_message(message) for message in messages],
             "max_tokens": piece.max_output_tokens or LONGEST_ANSWER + _LONGEST_SENTENCE,
             "id_slot": slot,
             "cache_prompt": True,
@@ -132,6 +143,11 @@ class LlamaCppLanguageModel(Stage):
             "stream_options": {"include_usage": True},
             "return_progress": True,  # a report after each slice of the prompt: the chance to abort there
         }
+        if self._tools and piece.tools:
+            request["tools"] = [chat_completions_tool(tool) for tool in piece.tools]
+            request["tool_choice"] = chat_completions_choice(piece.tool_choice)
+            if piece.parallel_tool_calls is not None:
+                request["parallel_tool_calls"] = piece.parallel_tool_calls
         if piece.temperature is not None:
             request["temperature"] = piece.temperature
         if piece.seed is not None:
@@ -151,6 +167,7 @@ class _Answer:
         self._prompt_tokens = 0
         self._cached_tokens = 0
         self._written = ""
+        self._call_names: dict[int, str] = {}
         self._cut_short = False
         self._usage: Usage | None = None
 
@@ -172,9 +189,18 @@ class _Answer:
         for choice in report.get("choices", ()):
             if choice.get("finish_reason") == "length":
                 self._cut_short = not self._own_limit
-            if self._take(choice.get("delta", {}).get("content")):
+            delta = choice.get("delta", {})
+            if self._take(delta.get("content")) or not all(map(self._take_call, delta.get("tool_calls") or ())):
                 return True
         return self._context.aborted
+
+    def _take_call(self, piece: dict[str, Any]) -> bool:
+        """Hand on a piece of a call. Its name comes with the first piece only. False: enough."""
+        index, function = piece.get("index", 0), piece.get("function", {})
+        name = self._call_names.setdefault(index, function.get("name") or "")
+        self._tokens += 1
+        delta = ToolCallDelta(call_id=str(index), name=name, arguments=function.get("arguments") or "")
+        return self._context.emit(delta)
 
     def close(self) -> None:
         """Report usage, and that the request's own limit was hit."""

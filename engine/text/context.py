@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from duologue.engine.requests import ChatMessage
 
 _BYTES_PER_TOKEN: Final = 3.0
@@ -19,7 +21,8 @@ _LEFT_OUT: Final = "... "
 
 def estimated_tokens(message: ChatMessage) -> int:
     """Tokens that ``message`` takes at most, unless it is far from prose."""
-    return _TOKENS_PER_MESSAGE + int(len(message.text.encode()) / _BYTES_PER_TOKEN)
+    calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
+    return _TOKENS_PER_MESSAGE + int((len(message.text.encode()) + calls) / _BYTES_PER_TOKEN)
 
 
 def fit(messages: Sequence[ChatMessage], budget: int) -> tuple[ChatMessage, ...]:
@@ -58,7 +61,7 @@ def _cut(messages: Sequence[ChatMessage], budget: int, *, keep_end: bool) -> Seq
     overhead = _TOKENS_PER_MESSAGE * len(messages)
     share = max(0, budget - overhead) / (total - overhead)
     return [
-        ChatMessage(role=message.role, text=_shortened(message.text, int(len(message.text) * share), keep_end))
+        replace(message, text=_shortened(message.text, int(len(message.text) * share), keep_end))
         for message in messages
     ]
 

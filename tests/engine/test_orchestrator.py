@@ -21,6 +21,7 @@ from duologue.engine.requests import (
     Finished,
     Speak,
     TextDelta,
+    ToolCallDelta,
     Transcribe,
     TranscriptDelta,
     Usage,
@@ -190,6 +191,28 @@ async def test_usage_adds_up_and_a_short_finish_ends_as_length_after_the_flush(k
     assert text_of(deltas) == "cut!"
     assert deltas[-1] == Finished(reason="length", usage=Usage(input_tokens=5, cached_tokens=3, output_tokens=3))
     assert seen == [TextDelta(text="cut")], "control pieces stay with the orchestrator"
+
+
+async def test_a_tool_call_goes_to_the_client_and_not_to_the_next_stage(kit: Any, rig_of: Any) -> None:
+    call = ToolCallDelta(call_id="c", name="look_up", arguments="{}")
+
+    def model(piece: Any, context: Any) -> None:
+        context.emit(TextDelta(text="Let me see."))
+        context.emit(call)
+
+    spoken: list[Any] = []
+    config = PipelineConfig(
+        "caller",
+        (
+            StageConfig(0, "model", "x", accepts=(Converse,), final_output=True, final_output_type="text"),
+            StageConfig(1, "voice", "x", input_sources=(0,), final_output=True, final_output_type="audio"),
+        ),
+    )
+    stages = {0: kit.Scripted(model), 1: kit.Scripted(lambda piece, context: spoken.append(piece))}
+    rig = await rig_of(config=config, by_id=stages)
+    deltas = await rig.read(rig.open(TALK))
+    assert call in deltas
+    assert spoken == [TextDelta(text="Let me see.")]
 
 
 async def test_stages_are_prepared_before_the_first_piece(kit: Any, rig_of: Any) -> None:

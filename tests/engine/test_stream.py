@@ -8,7 +8,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duologue.engine.requests import AudioDelta, Finished, TextDelta, TranscriptDelta, Usage, WordSpan
+from duologue.engine.requests import (
+    AudioDelta,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    TranscriptDelta,
+    Usage,
+    WordSpan,
+)
 from duologue.engine.stream import EdgeTrace, Stream
 
 
@@ -42,6 +50,23 @@ async def test_pending_deltas_of_a_kind_come_out_as_one() -> None:
     assert [d async for d in s] == [
         TextDelta(text="abc"),
         audio(b"1234", 1, 2),
+        Finished(reason="completed"),
+    ]
+
+
+async def test_pending_pieces_of_a_call_are_joined_and_calls_kept_apart() -> None:
+    def call(call_id: str, arguments: str) -> ToolCallDelta:
+        return ToolCallDelta(call_id=call_id, name="look_up", arguments=arguments)
+
+    s = stream()
+    for delta in (call("a", '{"x"'), audio(b"12"), call("b", "{}"), call("a", ":1}"), audio(b"34")):
+        s.put(delta, EDGE)
+    s.finish(Finished(reason="completed"))
+    assert [d async for d in s] == [
+        call("a", '{"x":1}'),
+        audio(b"12"),
+        call("b", "{}"),
+        audio(b"34"),
         Finished(reason="completed"),
     ]
 

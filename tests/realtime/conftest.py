@@ -20,7 +20,8 @@ from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.serve import http_server, listen
 from duologue.realtime.websocket import WebSocketTransport
-from duologue.sessions.config import Names
+from duologue.sessions.config import Limits, Names
+from duologue.sessions.manager import ManagerSettings, Opening, SessionManager
 
 Script = Callable[[WebSocketTransport, str | None], Awaitable[None]]
 
@@ -32,14 +33,26 @@ class ScriptedSessions:
     script: Script
     room: bool = True
     served: list[str | None] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
 
     def has_room(self) -> bool:
         return self.room
 
-    async def serve(self, transport: Any, model: str | None) -> None:
+    def configure(self, model: str | None, opening: Opening) -> Any:
+        settings = ManagerSettings(NAMES, model="tiny", voice="heart", instructions="Be kind.", limits=Limits())
+        return SessionManager(None, settings).configure(model, opening)  # type: ignore[arg-type]
+
+    async def serve(self, transport: Any, model: str | None, opening: Opening) -> None:
         self.served.append(model)
+        self.openings.append(opening)
         await self.script(transport, model)
 
+
+NAMES = Names(
+    models={"tiny": "tiny", "default": "tiny", "gpt-realtime": "tiny"},
+    voices={"heart": "heart", "default": "heart"},
+    transcription_models={"whisper": "whisper"},
+)
 
 PIPELINE = PipelineConfig(
     name="scripted",
@@ -98,12 +111,7 @@ def serve() -> Serve:
     @asynccontextmanager
     async def serving(script: Script, keys: Sequence[str] = (), opened: bool = True) -> AsyncIterator[Edge]:
         engine = ScriptedEngine()
-        names = Names(
-            models={"tiny": "tiny", "default": "tiny", "gpt-realtime": "tiny"},
-            voices={"heart": "heart", "default": "heart"},
-            transcription_models={"whisper": "whisper"},
-        )
-        gateway = Gateway(engine, names)
+        gateway = Gateway(engine, NAMES)
         sessions = ScriptedSessions(script)
         if opened:
             gateway.open(sessions)

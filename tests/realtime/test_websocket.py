@@ -56,13 +56,53 @@ async def test_the_model_of_the_url_is_resolved_and_may_be_missing(serve: Any, q
 
 
 @pytest.mark.parametrize(
+    ("query", "model", "kind"),
+    [
+        ("?intent=transcription", None, "transcription"),
+        ("?intent=transcription&model=whisper", "whisper", "transcription"),
+        ("?intent=realtime", None, None),
+    ],
+)
+async def test_the_intent_says_what_the_session_is_for(serve: Any, query: str, model: str | None, kind: str) -> None:
+    async with serve(echo) as edge:
+        async with edge.connect(query) as connection:
+            await connection.send('{"type":"response.cancel"}')
+            await answer(connection)
+        assert (edge.sessions.served, edge.sessions.openings[0].type) == ([model], kind)
+
+
+async def say_something(transport: WebSocketTransport, model: str | None) -> None:
+    place = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+    await transport.send([se.OutputAudioDone(event_id="e", **place)])
+    await echo(transport, model)
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("", {"additional_headers": {"OpenAI-Beta": "realtime=v1"}}),
+        ("", {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}),
+        ("?dialect=beta", {}),
+    ],
+)
+async def test_fc_073_the_handshake_selects_the_beta_dialect(serve: Any, query: str, options: dict[str, Any]) -> None:
+    async with serve(say_something) as edge, edge.connect(query, **options) as connection:
+        assert json.loads(await connection.recv())["type"] == "response.audio.done"
+        await connection.send('{"type":"session.update","session":{"voice":"alloy"}}')
+        assert await answer(connection) == "SessionUpdate"
+
+
+async def test_fc_073_ga_names_are_the_default(serve: Any) -> None:
+    async with serve(say_something) as edge, edge.connect() as connection:
+        assert json.loads(await connection.recv())["type"] == "response.output_audio.done"
+
+
+@pytest.mark.parametrize(
     ("query", "options", "code", "words"),
     [
         ("?model=gpt-9", {}, "model_not_found", "tiny"),
-        ("", {"additional_headers": {"OpenAI-Beta": "realtime=v1"}}, "duologue.unsupported_dialect", "beta"),
-        ("", {"subprotocols": ["realtime", "openai-beta.realtime-v1"]}, "duologue.unsupported_dialect", "beta"),
-        ("?dialect=beta", {}, "duologue.unsupported_dialect", "beta"),
-        ("?intent=transcription", {}, "duologue.unsupported_intent", "transcription"),
+        ("?intent=transcription&model=tiny", {}, "model_not_found", "whisper"),
+        ("?intent=translation", {}, "duologue.unsupported_intent", "translation"),
         ("?call_id=rtc_1", {}, "duologue.unsupported_transport", "calls"),
     ],
 )

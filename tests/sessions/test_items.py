@@ -6,7 +6,7 @@ import pytest
 from session_driver import Driver, silence, speech
 
 from duologue.codecs.g711 import encode_ulaw
-from duologue.engine.requests import Transcribe
+from duologue.engine.requests import ToolCall, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
@@ -124,10 +124,18 @@ def test_tool_results_reach_the_model() -> None:
     create(driver, FunctionCallItem(call_id="c1", name="weather", arguments='{"city":"Paris"}'))
     create(driver, FunctionCallOutputItem(call_id="c1", output="sunny"))
     driver.do(client.ResponseCreate())
-    assert driver.context()[-2:] == [
-        ("assistant", '[call weather({"city":"Paris"})]'),
-        ("user", "[result: sunny]"),
-    ]
+    call, result = driver.asked().messages[-2:]
+    assert call.tool_calls == (ToolCall(call_id="c1", name="weather", arguments='{"city":"Paris"}'),)
+    assert (result.role, result.text, result.tool_call_id) == ("tool", "sunny", "c1")
+
+
+def test_a_result_whose_call_is_gone_is_told_in_words() -> None:
+    driver = Driver()
+    create(driver, FunctionCallItem(id="call", call_id="c1", name="weather", arguments="{}"))
+    create(driver, FunctionCallOutputItem(call_id="c1", output="sunny"))
+    driver.do(client.ItemDelete(item_id="call"))
+    driver.do(client.ResponseCreate())
+    assert driver.context()[1:] == [("user", "[result: sunny]")]
 
 
 def test_sound_in_an_item_is_recognised_before_it_is_answered() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
@@ -15,7 +16,7 @@ from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
 from duologue.sessions.effects import AudioSent
-from duologue.sessions.items import InputText, MessageItem
+from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, InputText, MessageItem
 
 WORDS = st.sampled_from(["one", "two three", "four five six"])
 
@@ -25,7 +26,13 @@ class AnySession(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(speculate=True, deliver=False, limits=Limits(max_turn_s=3.0, kept_audio_s=5.0))
+        self.driver = Driver(
+            {"tools": [{"type": "function", "name": "look_up"}]},
+            speculate=True,
+            deliver=False,
+            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0),
+            can_call_tools=True,
+        )
         self.undelivered: list[tuple[str, int]] = []
         self.seen = 0
         self.heard: dict[str, int] = {}
@@ -58,9 +65,16 @@ class AnySession(RuleBasedStateMachine):
         self.driver.speak(ms, spread("one", ms), request_id)
 
     @precondition(lambda self: self.driver.pending(Converse))
-    @rule(reason=st.sampled_from(["completed", "length", "failed"]))
-    def answer_ends(self, reason: str) -> None:
-        self.driver.finish(reason=reason, error="stage" if reason == "failed" else None)
+    @rule(key=st.sampled_from(["0", "1"]), arguments=st.sampled_from(["", "{", '"a":1}']), data=st.data())
+    def model_calls(self, key: str, arguments: str, data: Any) -> None:
+        request_id = data.draw(st.sampled_from(self.driver.pending(Converse)))
+        self.driver.call(arguments, key, request_id=request_id)
+
+    @precondition(lambda self: self.driver.pending(Converse))
+    @rule(reason=st.sampled_from(["completed", "length", "failed"]), data=st.data())
+    def answer_ends(self, reason: str, data: Any) -> None:
+        request_id = data.draw(st.sampled_from(self.driver.pending(Converse)))
+        self.driver.finish(request_id, reason=reason, error="stage" if reason == "failed" else None)
 
     @precondition(lambda self: self.undelivered)
     @rule()
@@ -74,16 +88,32 @@ class AnySession(RuleBasedStateMachine):
 
     # -- the client ----------------------------------------------------------------------------------------------------
 
-    @rule(metadata=st.none() | st.just({"k": "v"}), text=st.booleans())
-    def response_create(self, metadata: dict[str, str] | None, text: bool) -> None:
-        response: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    @rule(
+        metadata=st.none() | st.just({"k": "v"}),
+        text=st.booleans(),
+        conversation=st.sampled_from(["auto", "none"]),
+        own_input=st.booleans(),
+    )
+    def response_create(self, metadata: dict[str, str] | None, text: bool, conversation: str, own_input: bool) -> None:
+        response: dict[str, Any] = {"metadata": metadata, "conversation": conversation}
         if text:
             response["output_modalities"] = ["text"]
+        if own_input:
+            ids = [entry.id for entry in self.driver.machine.conversation][-2:]
+            response["input"] = [{"type": "item_reference", "id": item_id} for item_id in ids]
         self.driver.do(client.ResponseCreate(response=response))
 
-    @rule()
-    def response_cancel(self) -> None:
-        self.driver.do(client.ResponseCancel())
+    @rule(named=st.booleans())
+    def response_cancel(self, named: bool) -> None:
+        created = self.driver.all(events.ResponseCreated)
+        response_id = created[-1].response.id if named and created else None
+        self.driver.do(client.ResponseCancel(response_id=response_id))
+
+    @precondition(lambda self: self.driver.all(events.FunctionCallArgumentsDone))
+    @rule(data=st.data())
+    def client_gives_result(self, data: Any) -> None:
+        call = data.draw(st.sampled_from(self.driver.all(events.FunctionCallArgumentsDone)))
+        self.driver.do(client.ItemCreate(item=FunctionCallOutputItem(call_id=call.call_id, output="done")))
 
     @rule()
     def commit(self) -> None:
@@ -141,7 +171,6 @@ class AnySession(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The rules held all the way, and whatever happened, the next spoken turn is answered."""
         driver = self.driver
-        check_trace(driver.sent)
         assert rebuilt_list(driver.sent) == [entry.id for entry in driver.machine.conversation]
         flags = {"type": "server_vad", "create_response": True, "interrupt_response": True, "idle_timeout_ms": None}
         driver.update({"audio": {"input": {"turn_detection": flags}}})
@@ -150,6 +179,7 @@ class AnySession(RuleBasedStateMachine):
         for kind in (Transcribe, Converse):
             while driver.pending(kind):
                 driver.transcribe("") if kind is Transcribe else driver.finish()
+        check_trace(driver.sent)
         done = len(driver.all(events.ResponseDone))
         driver.say(speech(700), silence(900))
         driver.transcribe("Are you there?")
@@ -160,13 +190,11 @@ class AnySession(RuleBasedStateMachine):
 
 
 def check_trace(sent: list[events.ServerEvent]) -> None:
-    """Rules O1, O3, O7, O9, O15, O16, O19, O20, O23, O24 over a whole trace."""
+    """Rules O1, O3, O7, O9, O12, O15, O16, O19 to O21, O23, O24 and O26 over a whole trace."""
     assert isinstance(sent[0], events.SessionCreated)
     assert len({event.event_id for event in sent}) == len(sent)
-    active: str | None = None
-    finished: set[str] = set()
-    parts: dict[str, list[str]] = {}
-    closed: set[str] = set()
+    running: dict[str, RunningResponse] = {}
+    out_of_band_items: set[str] = set()
     committed: set[str] = set()
     position = 0
     for event in sent:
@@ -178,35 +206,71 @@ def check_trace(sent: list[events.ServerEvent]) -> None:
             case events.InputAudioCommitted(item_id=item_id):
                 committed.add(item_id)
             case events.ResponseCreated(response=response):
-                assert active is None
-                active = response.id
+                if response.conversation_id is not None:
+                    assert not [other for other in running.values() if not other.out_of_band]
+                running[response.id] = RunningResponse(out_of_band=response.conversation_id is None)
             case events.ResponseDone(response=response):
-                assert active == response.id
+                ended = running.pop(response.id)
                 assert response.usage is not None
-                assert not parts
-                active = None
-                finished.add(response.id)
-            case events.ContentPartAdded(item_id=item_id):
-                parts[item_id] = []
-            case events.OutputAudioTranscriptDelta(item_id=item_id) | events.OutputTextDelta(item_id=item_id):
-                parts[item_id].append(event.delta)
-            case events.OutputAudioDelta(item_id=item_id):
-                assert item_id in parts
-                assert item_id not in closed
-            case events.OutputAudioTranscriptDone(item_id=item_id, transcript=text):
-                assert "".join(parts[item_id]) == text
-            case events.OutputTextDone(item_id=item_id, text=text):
-                assert "".join(parts[item_id]) == text
-            case events.ContentPartDone(item_id=item_id):
-                del parts[item_id]
-                closed.add(item_id)
-        if isinstance(event, events.OfResponse):
-            assert event.response_id == active
-            assert event.response_id not in finished
+                assert (response.conversation_id is None) == ended.out_of_band
+                assert ended.closed == ended.order == [str(item.id) for item in response.output]
+            case events.OfResponse(response_id=response_id):
+                running[response_id].take(event)
+                if running[response_id].out_of_band and isinstance(event, events.OutputItemAdded):
+                    out_of_band_items.add(str(event.item.id))
+            case events.ItemAdded(item=item) | events.ItemDone(item=item):
+                assert item.id not in out_of_band_items
+    assert not running
     transcriptions = Counter(
         event.item_id for event in sent if isinstance(event, events.TranscriptionCompleted | events.TranscriptionFailed)
     )
     assert all(count == 1 for count in transcriptions.values())
+
+
+@dataclass
+class RunningResponse:
+    """What a client knows of a response in progress."""
+
+    out_of_band: bool
+    order: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    said: dict[str, str] = field(default_factory=dict)
+    """What the deltas of each open part or call add up to."""
+
+    def take(self, event: events.OfResponse) -> None:
+        match event:
+            case events.OutputItemAdded(item=item):
+                assert item.id not in self.order
+                assert event.output_index == len(self.order)
+                assert self.closed == self.order, "items of a response follow each other"
+                self.order.append(str(item.id))
+                if isinstance(item, FunctionCallItem):
+                    assert (item.call_id, item.name) != ("", "")
+                    self.said[str(item.id)] = ""
+            case events.ContentPartAdded(item_id=item_id):
+                assert item_id in self.order
+                self.said[item_id] = ""
+            case (
+                events.OutputAudioTranscriptDelta(item_id=item_id, delta=delta)
+                | events.OutputTextDelta(item_id=item_id, delta=delta)
+                | events.FunctionCallArgumentsDelta(item_id=item_id, delta=delta)
+            ):
+                self.said[item_id] += delta
+            case events.OutputAudioDelta(item_id=item_id):
+                assert item_id in self.said
+            case (
+                events.OutputAudioTranscriptDone(item_id=item_id, transcript=text)
+                | events.OutputTextDone(item_id=item_id, text=text)
+                | events.FunctionCallArgumentsDone(item_id=item_id, arguments=text)
+            ):
+                assert self.said[item_id] == text
+                if isinstance(event, events.FunctionCallArgumentsDone):
+                    del self.said[item_id]
+            case events.ContentPartDone(item_id=item_id):
+                del self.said[item_id]
+            case events.OutputItemDone(item=item):
+                assert item.id not in self.said
+                self.closed.append(str(item.id))
 
 
 def rebuilt_list(sent: list[events.ServerEvent]) -> list[str]:

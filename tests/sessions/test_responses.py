@@ -200,7 +200,10 @@ def test_overrides_hold_for_one_response() -> None:
         ({"metadata": {"k": 1}}, "response.metadata"),
         ({"max_output_tokens": 0}, "response.max_output_tokens"),
         ({"audio": {"output": {"voice": "nobody"}}}, "response.audio.output.voice"),
-        ({"conversation": "none"}, "response.conversation"),
+        ({"conversation": "other"}, "response.conversation"),
+        ({"input": [{"type": "item_reference"}]}, "response.input"),
+        ({"prompt": {"id": 3}}, "response.prompt"),
+        ({"reasoning": {"effort": "utmost"}}, "response.reasoning"),
     ],
 )
 def test_a_wrong_override_names_its_field_and_starts_nothing(response: dict[str, object], param: str) -> None:

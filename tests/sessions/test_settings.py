@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from session_driver import Driver, speech
 
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, PcmuFormat, SemanticVad, ServerVad
+from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad
 from duologue.sessions.effects import Shutdown
 from duologue.sessions.errors import ProtocolError
 
@@ -170,3 +171,59 @@ def test_shutdown_of_an_idle_session_closes_at_once() -> None:
     driver.say(speech(320))
     driver.do(Shutdown())
     assert driver.closed is not None
+
+
+def test_every_field_of_the_session_is_accepted_and_echoed() -> None:
+    patch: dict[str, Any] = {
+        "parallel_tool_calls": False,
+        "prompt": {"id": "pmpt_1", "version": "2", "variables": {"city": "Paris"}},
+        "reasoning": {"effort": "low"},
+        "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"k": "v"}},
+        "truncation": {"type": "retention_ratio", "retention_ratio": 0.5, "token_limits": {"post_instructions": 100}},
+        "audio": {
+            "input": {
+                "noise_reduction": {"type": "far_field", "strength": 0.5},
+                "transcription": {
+                    "model": "whisper-1",
+                    "language": "en",
+                    "languages": ["en"],
+                    "prompt": "names",
+                    "keywords": ["Duologue"],
+                    "delay": "low",
+                },
+            }
+        },
+    }
+    driver = Driver(transcription=False)
+    driver.update(patch)
+    echoed = msgspec.json.decode(msgspec.json.encode(driver.last(events.SessionUpdated).session))
+    for name in ("parallel_tool_calls", "prompt", "reasoning", "tracing", "truncation"):
+        assert echoed[name] == patch[name]
+    for name, value in patch["audio"]["input"].items():
+        assert echoed["audio"]["input"][name] == value
+
+
+def test_the_strength_of_noise_reduction_is_kept_when_it_is_not_named() -> None:
+    driver = Driver({"audio": {"input": {"noise_reduction": {"type": "near_field"}}}})
+    assert driver.machine.session.audio.input.noise_reduction == NoiseReduction(type="near_field", strength=1.0)
+    driver.update({"audio": {"input": {"noise_reduction": {"type": "near_field", "strength": 0.3}}}})
+    driver.update({"audio": {"input": {"noise_reduction": {"type": "far_field"}}}})
+    assert driver.machine.session.audio.input.noise_reduction == NoiseReduction(type="far_field", strength=0.3)
+
+
+def test_tracing_cannot_be_changed_once_it_is_on() -> None:
+    driver = Driver()
+    driver.update({"tracing": "auto"})
+    driver.update({"tracing": "auto", "instructions": "New."})
+    assert not driver.all(events.ErrorEvent)
+    driver.update({"tracing": None})
+    assert driver.last(events.ErrorEvent).error.param == "session.tracing"
+
+
+def test_s4_a_voice_given_as_an_object_is_echoed_as_its_name() -> None:
+    driver = Driver({"audio": {"output": {"voice": {"id": "other"}}}})
+    assert driver.last(events.SessionUpdated).session.audio.output.voice == "other"  # type: ignore[union-attr]
+    driver.do(client.ResponseCreate(response={"audio": {"output": {"voice": {"id": "heart"}}}}))
+    assert driver.last(events.ResponseCreated).response.audio.output.voice == "heart"
+    driver.update({"audio": {"output": {"voice": {"name": "other"}}}})
+    assert driver.last(events.ErrorEvent).error.param == "session.audio.output.voice"

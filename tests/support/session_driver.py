@@ -15,6 +15,7 @@ from duologue.engine.requests import (
     EngineRequest,
     Finished,
     TextDelta,
+    ToolCallDelta,
     Transcribe,
     TranscriptDelta,
     Usage,
@@ -39,13 +40,14 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.updating import Bound
 
 RATE = 24_000
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
 
 NAMES = Names(
-    models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant"},
+    models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant", "second": "second"},
     voices={"heart": "heart", "alloy": "heart", "other": "other"},
     transcription_models={"whisper-tiny.en": "whisper-tiny.en", "whisper-1": "whisper-tiny.en"},
 )
@@ -70,12 +72,15 @@ class Driver:
         speculate: bool = False,
         deliver: bool = True,
         transcription: bool = True,
+        can_call_tools: bool = False,
+        bound: Bound | None = None,
     ) -> None:
         numbers = itertools.count()
         context = SessionContext(
             names=NAMES,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             limits=limits or Limits(),
+            can_call_tools=can_call_tools,
             may_speculate=lambda: speculate,
         )
         session = RealtimeSession(
@@ -94,7 +99,7 @@ class Driver:
         self.closed: CloseSession | None = None
         self._frame: bytearray = bytearray()
         self._stream = -1
-        self.machine = ConversationMachine(session, context, self.now)
+        self.machine = ConversationMachine(session, context, self.now, bound or Bound(type=True, model=True))
         self._carry(self.machine.start())
         if transcription:
             self.update({"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
@@ -153,6 +158,12 @@ class Driver:
         self.do(EngineOutput(request_id, AudioDelta(pcm=speech(ms), words=tuple(words))))
         return request_id
 
+    def call(self, arguments: str, key: str = "call_0", name: str = "look_up", request_id: str | None = None) -> str:
+        """The language model writes a piece of a call's arguments; ``key`` is its own name for the call."""
+        request_id = request_id or self.pending(Converse)[0]
+        self.do(EngineOutput(request_id, ToolCallDelta(call_id=key, name=name, arguments=arguments)))
+        return request_id
+
     def finish(self, request_id: str | None = None, reason: Any = "completed", error: str | None = None) -> None:
         request_id = request_id or self.pending(Converse)[0]
         self.requests.pop(request_id, None)
@@ -184,14 +195,18 @@ class Driver:
     def kinds(self) -> list[str]:
         return [str(type(event).__struct_config__.tag) for event in self.sent]
 
-    def context(self) -> list[tuple[str, str]]:
-        """Role and text of what the language model was shown last."""
+    def asked(self) -> Converse:
+        """What the language model was asked last."""
         payloads = [
             effect.request.payload
             for effect in self.effects
             if isinstance(effect, OpenRequest) and isinstance(effect.request.payload, Converse)
         ]
-        return [(message.role, message.text) for message in payloads[-1].messages]
+        return payloads[-1]
+
+    def context(self) -> list[tuple[str, str]]:
+        """Role and text of what the language model was shown last."""
+        return [(message.role, message.text) for message in self.asked().messages]
 
     # -- carrying out effects ------------------------------------------------------------------------------------------
 

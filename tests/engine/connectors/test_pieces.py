@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,17 @@ from scripted_stages import Block, Undeclared
 from duologue.codecs.harmonic_noise import AcousticFrames
 from duologue.engine.connectors.pieces import PieceError, PieceTypes
 from duologue.engine.pipeline import get_pipeline
-from duologue.engine.requests import AudioDelta, ChatMessage, Converse, EngineRequest, Usage, WordSpan
+from duologue.engine.requests import (
+    AudioDelta,
+    ChatMessage,
+    Converse,
+    Delta,
+    EngineRequest,
+    Finished,
+    Payload,
+    Usage,
+    WordSpan,
+)
 from duologue.engine.stage import StageFinish
 from duologue.engine.stages.pieces import FrameWord, SpokenClause
 
@@ -47,6 +57,11 @@ def there_and_back(types: PieceTypes, piece: Any) -> Any:
 )
 def test_what_every_pipeline_hands_on_comes_back_equal(piece: Any) -> None:
     assert there_and_back(PieceTypes(), piece) == piece
+
+
+def test_every_payload_and_delta_can_be_handed_on() -> None:
+    kinds = {*get_args(Payload), *get_args(Delta)} - {Finished}
+    assert kinds <= set(PieceTypes()._types)
 
 
 def test_a_clause_of_the_packaged_talker_comes_back() -> None:

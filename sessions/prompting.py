@@ -1,0 +1,83 @@
+"""The view of a conversation that a text model gets: items as chat messages, of spoken answers only what was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from duologue.engine.requests import ChatMessage, ToolCall
+from duologue.sessions.conversation import Entry
+from duologue.sessions.items import (
+    Content,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputAudio,
+    InputText,
+    MessageItem,
+    OutputAudio,
+    OutputText,
+)
+
+ReadCut = Callable[[str], int | None]
+"""Samples of an item that were heard, None if all of it was (or will be)."""
+
+NO_RESULT_YET: Final = "(The result has not arrived yet.)"
+"""Stands for the output that a client has not given: chat models take no call without a result."""
+
+
+def chat_messages(entries: Iterable[Entry], instructions: str, cut: ReadCut) -> tuple[ChatMessage, ...]:
+    """The items in order, after the instructions.
+
+    Calls that follow each other, and the words before them, are one message; their results follow it, wherever in the
+    conversation the client has put them. A call that was broken off is left out. A result whose call is not among the
+    items is shown as the user's words.
+    """
+    entries = list(entries)
+    items = [entry.item for entry in entries]
+    results = {item.call_id: item.output for item in items if isinstance(item, FunctionCallOutputItem)}
+    called = {item.call_id for item in items if isinstance(item, FunctionCallItem)}
+    messages = [ChatMessage(role="system", text=instructions)] if instructions else []
+    open_calls: list[ToolCall] = []
+
+    def answer_calls() -> None:
+        for call in open_calls:
+            text = results.get(call.call_id, NO_RESULT_YET)
+            messages.append(ChatMessage(role="tool", text=text, tool_call_id=call.call_id))
+        open_calls.clear()
+
+    for entry in entries:
+        match entry.item:
+            case MessageItem(role=role, content=content):
+                answer_calls()
+                if text := _text_of(entry, content, cut):
+                    messages.append(ChatMessage(role=role, text=text))
+            case FunctionCallItem(status="completed", call_id=call_id, name=name, arguments=arguments):
+                call = ToolCall(call_id="" if call_id is UNSET else call_id, name=name, arguments=arguments)
+                if not open_calls and not (messages and messages[-1].role == "assistant"):
+                    messages.append(ChatMessage(role="assistant", text=""))
+                open_calls.append(call)
+                messages[-1] = replace(messages[-1], tool_calls=tuple(open_calls))
+            case FunctionCallOutputItem(call_id=call_id, output=output):
+                answer_calls()
+                if call_id not in called:
+                    messages.append(ChatMessage(role="user", text=f"[result: {output}]"))
+    answer_calls()
+    return tuple(messages)
+
+
+def _text_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> str:
+    if entry.silence_s is not None:
+        return f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
+    texts = []
+    for part in content:
+        match part:
+            case InputText(text=text) | OutputText(text=text):
+                texts.append(text)
+            case InputAudio():
+                texts.append(entry.transcript or "")
+            case OutputAudio():
+                texts.append(entry.heard_text(cut(entry.id)))
+    return " ".join(text.strip() for text in texts if text.strip())

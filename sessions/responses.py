@@ -1,0 +1,314 @@
+"""Responses in progress: at most one that writes into the conversation, and any number beside it that do not.
+
+What comes back under an engine request that no response here has is stale and dropped: that is the fence behind which
+an interrupted answer cannot reach the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from duologue.engine.requests import (
+    OUTPUT_SAMPLE_RATE,
+    AudioDelta,
+    ChatMessage,
+    Converse,
+    Delta,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+)
+from duologue.sessions import server_events as events
+from duologue.sessions.config import ResponseOverrides
+from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
+from duologue.sessions.conversation import Entry
+from duologue.sessions.core import SessionCore
+from duologue.sessions.effects import AbortRequest, DropAudio
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
+from duologue.sessions.output_items import CallOutput, MessageOutput, OutputItem
+from duologue.sessions.prompting import chat_messages
+from duologue.sessions.rate_limits import RateLimits
+from duologue.sessions.response import CancelReason, Outcome, ResponseLifecycle, ResponseSettings
+from duologue.sessions.response_settings import effective_settings
+from duologue.sessions.transcribing import Transcribing
+
+TOO_LONG = "context_length_exceeded"
+
+
+class Responses:
+    """Owns the responses in progress and what they add to the conversation."""
+
+    def __init__(self, core: SessionCore, transcribing: Transcribing) -> None:
+        self._core = core
+        self._transcribing = transcribing
+        self._beside: dict[str, ResponseLifecycle] = {}
+        self._window = ContextWindow(core.context.limits.context_tokens)
+        self._rates = RateLimits(core.context.limits)
+        self.active: ResponseLifecycle | None = None
+        """The one that writes into the conversation."""
+        self.voice_used = False
+        """True once sound has been sent: the voice is fixed from then on."""
+        self.idle_since: float | None = None
+        """When the last answer's sound has been (or will have been) played; None while something goes on."""
+
+    @property
+    def any_in_progress(self) -> bool:
+        return self.active is not None or bool(self._beside)
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def create(self, overrides: ResponseOverrides, now: float) -> None:
+        """Begin what a client, or a turn, asks for. Raises ``ProtocolError`` and begins nothing."""
+        out_of_band = overrides.conversation == "none"
+        _ = self._core.conversing
+        if not out_of_band and self.active is not None:
+            raise already_active(self.active)
+        limit = self._core.context.limits.max_parallel_responses
+        if out_of_band and len(self._beside) >= limit:
+            raise ProtocolError("invalid_value", f"{limit} out-of-band responses are in progress already.", "response")
+        context = None if not isinstance(overrides.input, tuple) else self._resolved(overrides.input)
+        settings = effective_settings(self._core, overrides, context)
+        self._begin(settings, now)
+        self.pursue(now)
+
+    def release(self, settings: ResponseSettings, request_id: str, held: Sequence[Delta], now: float) -> None:
+        """Begin a response of which the engine has made ``held`` already. Raises ``ProtocolError``."""
+        response = self._begin(settings, now)
+        response.request_id = request_id
+        for delta in held:
+            if self.active is response:
+                self._take(response, delta, now)
+
+    def pursue(self, now: float) -> None:
+        """Open the requests of responses as soon as every utterance in their context has its words."""
+        for response in self._in_progress():
+            if response.request_id is None and not self._waits_for_words(response.settings):
+                try:
+                    response.request_id = self.open(response.settings)
+                except ContextTooLong as error:
+                    self._core.emit_error(ProtocolError(TOO_LONG, str(error)))
+                    self._finish(response, Outcome("failed", error=str(error), error_code=TOO_LONG), now)
+
+    def open(self, settings: ResponseSettings, last: tuple[ChatMessage, ...] = ()) -> str:
+        """Open the engine request of a response; ``last`` follows what its context holds now.
+
+        Raises :class:`ContextTooLong`.
+        """
+        limit = settings.max_output_tokens
+        return self._core.open_request(
+            Converse(
+                messages=(*self._messages(settings), *last),
+                modalities=("text", "audio") if settings.modality == "audio" else ("text",),
+                max_output_tokens=limit if isinstance(limit, int) else None,
+                voice=settings.served_voice,
+                speed=settings.speed,
+                tools=settings.tools,
+                tool_choice=settings.tool_choice,
+                parallel_tool_calls=settings.parallel_tool_calls,
+                reasoning_effort=settings.reasoning_effort,
+            )
+        )
+
+    def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
+        self._rates.check(now)
+        response = ResponseLifecycle(self._core.context.ids("resp"), settings, self._core.emit)
+        if response.out_of_band:
+            self._beside[response.id] = response
+        else:
+            self.active, self.idle_since = response, None
+        if left := self._rates.begin(response.id, settings.max_output_tokens, now):
+            self._core.emit(events.RateLimitsUpdated, rate_limits=left)
+        return response
+
+    def _in_progress(self) -> Iterator[ResponseLifecycle]:
+        if self.active is not None:
+            yield self.active
+        yield from tuple(self._beside.values())
+
+    # -- context -------------------------------------------------------------------------------------------------------
+
+    def _resolved(self, items: Sequence[InputItem]) -> tuple[Entry, ...]:
+        """The context that a client has spelled out. Raises ``ProtocolError`` for a reference to nothing."""
+        entries = []
+        for index, item in enumerate(items):
+            if isinstance(item, ItemReference):
+                entry = self._core.conversation.find(item.id)
+                if entry is None:
+                    message = f"The item with id '{item.id}' does not exist."
+                    raise ProtocolError("invalid_value", message, f"response.input[{index}].id")
+            else:
+                entry = self._core.entry_of(item, f"response.input[{index}]")
+            entries.append(entry)
+        return tuple(entries)
+
+    def _context(self, settings: ResponseSettings) -> Iterable[Entry]:
+        return self._core.conversation if settings.context is None else settings.context
+
+    def _messages(self, settings: ResponseSettings) -> tuple[ChatMessage, ...]:
+        heard, fixed = self._core.ledger.heard, fixed_tokens(settings.instructions, settings.tools)
+        if settings.context is None:
+            shown = self._window.of_conversation(self._core.conversation, fixed, settings.truncation, heard)
+        else:
+            shown = self._window.of_input(settings.context, fixed, settings.truncation, heard)
+        return chat_messages(shown, settings.instructions, heard)
+
+    def _waits_for_words(self, settings: ResponseSettings) -> bool:
+        waits = False
+        for entry in self._context(settings):
+            if entry.awaits_transcript:
+                self._transcribing.begin(entry)
+            waits = waits or entry.awaits_transcript
+        return waits
+
+    # -- what the engine says ------------------------------------------------------------------------------------------
+
+    def engine_output(self, request_id: str, delta: Delta, now: float) -> None:
+        for response in self._in_progress():
+            if response.request_id == request_id:
+                self._take(response, delta, now)
+
+    def _take(self, response: ResponseLifecycle, delta: Delta, now: float) -> None:
+        match delta:
+            case TextDelta(text=text):
+                message, entry = self._message(response)
+                message.add_text(text)
+                if entry is not None:
+                    entry.spoken_text += text
+            case AudioDelta(pcm=pcm, words=words):
+                message, entry = self._message(response)
+                if not response.out_of_band:
+                    self._core.ledger.generated(message.id, len(pcm) // 2)
+                message.add_audio(pcm)
+                self.voice_used = True
+                if entry is not None:
+                    entry.words.extend(words)
+                    self._core.conversation.keep_audio(entry, pcm)
+            case ToolCallDelta(call_id=key, name=name, arguments=arguments):
+                self._take_call(response, key, name, arguments)
+            case Finished(reason=reason, usage=usage, error=error):
+                response.usage = usage
+                if reason in ("failed", "aborted"):
+                    self._core.emit_server_error(error or "The answer could not be finished.")
+                else:
+                    self._release_calls(response)
+                self._finish(response, Outcome.of(reason, error), now)
+
+    def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
+        """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
+        if response.message is not None:
+            return response.message, self._core.conversation.find(response.message.id)
+        self._close_open(response)
+        message = response.open_message(self._core.context.ids("item"))
+        entry = self._enter(response, message)
+        if response.spoken and not response.out_of_band:
+            self._core.ledger.item(message.id)
+        return message, entry
+
+    def _take_call(self, response: ResponseLifecycle, key: str, name: str, arguments: str) -> None:
+        """A piece of the call that the engine names ``key``."""
+        call = response.call(key)
+        if call is None and response.open_output is not None:
+            response.hold_call(key, name, arguments)
+        elif call is None:
+            self._open_call(response, key, name).add_arguments(arguments)
+        elif call.status == "in_progress":  # no engine comes back to a call after the words that follow it
+            call.add_arguments(arguments)
+
+    def _open_call(self, response: ResponseLifecycle, key: str, name: str) -> CallOutput:
+        """Begin a call. Its id for the client is our own: engines repeat theirs."""
+        ids = self._core.context.ids
+        call = response.open_call(ids("item"), key, ids("call"), name)
+        self._enter(response, call)
+        return call
+
+    def _release_calls(self, response: ResponseLifecycle) -> None:
+        """What is open is whole: the calls that waited for it follow."""
+        for key, held in response.held_calls.items():
+            self._close_open(response)
+            self._open_call(response, key, held.name).add_arguments(held.arguments)
+
+    def _close_open(self, response: ResponseLifecycle) -> None:
+        """The item that is being made is whole, since another begins."""
+        output = response.open_output
+        if output is not None:
+            response.close(output)
+            self._settle(output)
+
+    def _enter(self, response: ResponseLifecycle, output: OutputItem) -> Entry | None:
+        """Put a new item into the conversation, if it belongs there, and announce it."""
+        if response.out_of_band:
+            response.announce(output, None)
+            return None
+        entry = Entry(output.item)
+        self._core.conversation.insert(entry)
+        response.announce(output, self._core.conversation.previous_id(output.id))
+        return entry
+
+    # -- ending --------------------------------------------------------------------------------------------------------
+
+    def cancel(self, response_id: str | None, now: float) -> None:
+        """The client has had enough of a response. Raises ``ProtocolError`` if there is none."""
+        response = self.active
+        if response_id is not None and (response is None or response.id != response_id):
+            response = self._beside.get(response_id)
+        if response is None:
+            raise ProtocolError("response_cancel_not_active", "Cancellation failed: no active response found")
+        self._cancel(response, "client_cancelled", now)
+
+    def interrupt(self, now: float) -> None:
+        """The user speaks: what is unheard stays unheard, and the conversation's response ends."""
+        if self.active is not None or self._core.ledger.unplayed(now):
+            self._core.ledger.interrupt(now)
+            self._core.conversation.version += 1
+        if self.active is not None:
+            self._cancel(self.active, "turn_detected", now)
+
+    def deleted(self, item_id: str) -> None:
+        """An item has left the conversation."""
+        output = self.active.output(item_id) if self.active is not None else None
+        if output is not None:
+            output.deleted = True
+        self._core.ledger.forget(item_id)
+
+    def _cancel(self, response: ResponseLifecycle, reason: CancelReason, now: float) -> None:
+        if response.request_id is not None:
+            self._core.effects.append(AbortRequest(response.request_id))
+        self._core.effects.append(DropAudio(response.id))
+        self._finish(response, Outcome("cancelled", reason), now)
+
+    def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
+        response.finish(outcome)
+        self._rates.end(response.id, response.usage, now)
+        if response.out_of_band:
+            del self._beside[response.id]
+            return
+        self.active = None
+        for output in response.outputs:
+            self._settle(output)
+        core, spoken = self._core, response.message if response.spoken else None
+        unsent = 0
+        if spoken is not None and spoken.id in core.ledger:
+            if outcome.status in ("cancelled", "failed"):
+                core.ledger.stop(spoken.id)
+            else:
+                unsent = core.ledger.unsent(spoken.id)
+        self.idle_since = max(now, core.ledger.queue_ends_at) + unsent / OUTPUT_SAMPLE_RATE
+
+    def _settle(self, output: OutputItem) -> None:
+        """The conversation's entry gets the finished item."""
+        entry = self._core.conversation.find(output.id)
+        if entry is None:
+            return
+        entry.item = output.item
+        if entry.truncated and isinstance(entry.item, MessageItem):
+            entry.item = MessageItem(id=entry.id, status=output.status, role="assistant", content=(OutputAudio(),))
+        self._core.conversation.version += 1
+
+
+def already_active(response: ResponseLifecycle) -> ProtocolError:
+    message = (
+        f"Conversation already has an active response in progress: {response.id}. "
+        "Wait until the response is finished before creating a new one."
+    )
+    return ProtocolError("conversation_already_has_active_response", message)

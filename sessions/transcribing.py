@@ -1,0 +1,103 @@
+"""Turning the user's sound into words: recogniser requests, and what the client is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from duologue.engine.requests import Delta, Finished, Transcribe, TranscriptDelta
+from duologue.sessions import server_events as events
+from duologue.sessions.conversation import Entry
+from duologue.sessions.core import SessionCore
+from duologue.sessions.items import InputAudio, MessageItem
+from duologue.sessions.listening import Utterance
+
+
+@dataclass
+class Transcription:
+    """A recogniser request for an item."""
+
+    entry: Entry
+    seconds: float
+    pieces: list[str] = field(default_factory=list)
+
+
+class Transcribing:
+    """Owns the transcriptions under way."""
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+        self._open: dict[str, Transcription] = {}
+
+    def owns(self, request_id: str) -> bool:
+        return request_id in self._open
+
+    def begin(self, entry: Entry) -> None:
+        """Have an item's sound turned into words, unless that is under way."""
+        recording = entry.recording
+        if recording is None or not recording.pcm:
+            entry.transcript = entry.transcript or ""
+        elif not any(transcription.entry is entry for transcription in self._open.values()):
+            utterance = Utterance(bytes(recording.pcm), recording.sample_rate)
+            self.adopt(self._core.open_request(self.payload(utterance)), Transcription(entry, utterance.seconds))
+
+    def adopt(self, request_id: str, transcription: Transcription) -> None:
+        """Take over a request that is already open."""
+        self._open[request_id] = transcription
+
+    def output(self, request_id: str, delta: Delta) -> Entry | None:
+        """Take what the recogniser says; returns the item whose words have become known (or will not be)."""
+        transcription = self._open[request_id]
+        if isinstance(delta, TranscriptDelta):
+            transcription.pieces.append(delta.text)
+        if not isinstance(delta, Finished):
+            return None
+        del self._open[request_id]
+        entry = transcription.entry
+        if delta.reason == "failed":
+            self._failed(entry)
+        else:
+            self.complete(entry, "".join(transcription.pieces).strip(), transcription.seconds)
+        return entry
+
+    def complete(self, entry: Entry, transcript: str, seconds: float) -> None:
+        """An item's words are known."""
+        entry.transcript = transcript
+        if self._core.conversation.find(entry.id) is entry:
+            self._core.conversation.version += 1
+        if not self._announced(entry) or not isinstance(entry.item, MessageItem):
+            return
+        index = next(i for i, part in enumerate(entry.item.content) if isinstance(part, InputAudio))
+        content = list(entry.item.content)
+        content[index] = InputAudio(transcript=transcript)
+        entry.item = replace(entry.item, content=tuple(content))
+        place: dict[str, Any] = {"item_id": entry.id, "content_index": index}
+        if transcript:
+            self._core.emit(events.TranscriptionDelta, **place, delta=transcript)
+        usage = events.TranscriptionUsage(seconds=round(seconds, 3))
+        self._core.emit(events.TranscriptionCompleted, **place, transcript=transcript, usage=usage)
+
+    def payload(self, utterance: Utterance) -> Transcribe:
+        transcription = self._core.session.audio.input.transcription
+        language = transcription.language if transcription is not None else UNSET
+        prompt = transcription.prompt if transcription is not None else UNSET
+        return Transcribe(
+            audio=utterance.pcm,
+            sample_rate=utterance.sample_rate,
+            language=None if language is UNSET else language,
+            prompt=None if prompt is UNSET else prompt,
+        )
+
+    def _failed(self, entry: Entry) -> None:
+        entry.transcript = ""
+        if self._announced(entry):
+            error = events.TranscriptionErrorBody()
+            self._core.emit(events.TranscriptionFailed, item_id=entry.id, content_index=0, error=error)
+
+    def _announced(self, entry: Entry) -> bool:
+        """Whether the client has asked for transcripts and knows the item."""
+        wanted = self._core.session.audio.input.transcription is not None
+        return wanted and self._core.conversation.find(entry.id) is entry

@@ -1,0 +1,272 @@
+"""The official clients against the real gateway and session core, with an engine that follows a script.
+
+What needs a model that calls tools, or two answers at once, is conformance that the packaged models cannot show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from agents import function_tool
+from agents.realtime import RealtimeAgent, RealtimeRunner
+from agents.realtime.openai_realtime import get_server_event_type_adapter
+from openai import AsyncOpenAI
+from ordering import violations
+from recorder import Recorder
+from scripted_engine import ScriptedEngine
+from session_driver import speech
+
+from duologue.engine.engine import EngineHealth
+from duologue.engine.pipeline import Capabilities, ExecutionType, PipelineConfig, StageConfig
+from duologue.engine.requests import (
+    AudioDelta,
+    Converse,
+    Delta,
+    EngineRequest,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    Transcribe,
+    TranscriptDelta,
+    Usage,
+)
+from duologue.realtime.app import create_app
+from duologue.realtime.auth import ApiKeys
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.serve import http_server, listen
+from duologue.sessions.config import Limits, Names
+from duologue.sessions.manager import ManagerSettings, SessionManager
+
+NAMES = Names(
+    models={"tiny": "tiny", "gpt-realtime": "tiny", "gpt-4o-realtime-preview": "tiny"},
+    voices={"heart": "heart", "alloy": "heart", "ash": "heart"},
+    transcription_models={"whisper-1": "whisper-1", "gpt-4o-mini-transcribe": "whisper-1"},
+)
+TOOL = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+DONE = Finished(reason="completed", usage=Usage(input_tokens=9, output_tokens=3))
+PATIENCE_S = 20
+
+
+def answer(request: EngineRequest) -> list[Delta]:
+    """Calls the weather tool when asked about the weather, and repeats what a tool has said."""
+    payload = request.payload
+    if isinstance(payload, Transcribe):
+        return [TranscriptDelta(text="Hello there."), DONE]
+    assert isinstance(payload, Converse)
+    last = payload.messages[-1]
+    sound = [AudioDelta(pcm=speech(200))] if "audio" in payload.modalities else []
+    if last.role == "tool":
+        return [TextDelta(text=f"It is {last.text}."), *sound, DONE]
+    if payload.tools and "weather" in last.text:
+        words = [TextDelta(text="Let me see."), *sound] if "words" in last.text else []
+        call = [ToolCallDelta(call_id="0", name="weather", arguments=piece) for piece in ('{"city"', ':"Paris"', "}")]
+        return [*words, *call, DONE]
+    return [TextDelta(text=f"You said: {last.text}"), *sound, DONE]
+
+
+class FollowingEngine(ScriptedEngine):
+    """Answers every request by a function."""
+
+    pipeline = PipelineConfig(
+        name="scripted",
+        stages=(
+            StageConfig(
+                0,
+                "language_model",
+                "none",
+                ExecutionType.LLM_AR,
+                accepts=(Converse,),
+                final_output=True,
+                final_output_type="text",
+            ),
+        ),
+        capabilities=Capabilities(audio_in=True, audio_out=True, tools=True),
+    )
+
+    def __init__(self, script: Callable[[EngineRequest], list[Delta]]) -> None:
+        super().__init__()
+        self._script = script
+
+    def health(self) -> EngineHealth:
+        return EngineHealth(True, {"language_model": "ready"})
+
+    def open(self, what: Any) -> Any:
+        stream = super().open(what)
+        if isinstance(what, EngineRequest):
+            stream.give(*self._script(what))
+        return stream
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    engine = FollowingEngine(answer)
+    settings = ManagerSettings(
+        names=NAMES,
+        model="tiny",
+        voice="heart",
+        instructions="Be brief.",
+        limits=Limits(requests_per_minute=1000, tokens_per_minute=100_000),
+        can_call_tools=True,
+        speculate=False,
+    )
+    gateway = Gateway(engine, NAMES)
+    gateway.open(SessionManager(engine, settings))  # type: ignore[arg-type]
+    listener = listen("127.0.0.1", 0)
+    server = http_server(create_app(gateway, ApiKeys(["sekrit"])))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    host, port = listener.getsockname()
+    yield f"{host}:{port}"
+    server.should_exit = True
+    await running
+    listener.close()
+
+
+@asynccontextmanager
+async def talking(address: str, key: str = "sekrit", **options: Any) -> AsyncIterator[Recorder]:
+    """A recorded conversation over the official client, checked for shape and order at its end."""
+    options = options or {"model": "gpt-realtime"}
+    async with (
+        AsyncOpenAI(base_url=f"http://{address}/v1", api_key=key) as client,
+        client.realtime.connect(**options) as connection,
+    ):
+        recorder = Recorder(connection)
+        assert (await recorder.next())["type"] == "session.created"
+        yield recorder
+        await recorder.settle()
+    adapter = get_server_event_type_adapter()
+    for event in recorder.received():
+        adapter.validate_python(event)
+    assert violations(recorder.trace) == []
+
+
+async def test_fc_089_a_tool_round_trip(address: str) -> None:
+    async with talking(address) as talk:
+        await talk.update(tools=[TOOL], output_modalities=["text"])
+        await talk.write("What is the weather in Paris?")
+        (call,) = (await talk.respond())["output"]
+        assert (call["type"], call["name"], call["arguments"]) == ("function_call", "weather", '{"city":"Paris"}')
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+        await talk.send("conversation.item.create", item=output)
+        response = await talk.respond()
+        assert response["output"][0]["content"][0]["text"] == "It is sunny."
+
+
+async def test_fc_070_words_and_then_a_call(address: str) -> None:
+    async with talking(address) as talk:
+        await talk.update(tools=[TOOL])
+        await talk.write("Some words on the weather, please.")
+        message, call = (await talk.respond())["output"]
+        assert (message["type"], call["type"]) == ("message", "function_call")
+
+
+async def test_o26_out_of_band_beside_the_conversation(address: str) -> None:
+    async with talking(address) as talk:
+        await talk.write("Hello")
+        content = [{"type": "input_text", "text": "Classify this."}]
+        response = await talk.respond(
+            conversation="none",
+            output_modalities=["text"],
+            metadata={"topic": "support"},
+            input=[{"type": "message", "role": "user", "content": content}],
+        )
+        assert response["metadata"] == {"topic": "support"}
+        assert response["conversation_id"] is None
+        assert response["output"][0]["content"][0]["text"] == "You said: Classify this."
+        response = await talk.respond(output_modalities=["text"])
+        assert response["output"][0]["content"][0]["text"] == "You said: Hello"
+
+
+async def test_a_transcription_session_as_speech_to_text_clients_open_it(address: str) -> None:
+    async with talking(address, extra_query={"intent": "transcription"}) as talk:
+        session = {
+            "type": "transcription",
+            "audio": {
+                "input": {
+                    "format": {"type": "audio/pcm", "rate": 24000},
+                    "transcription": {"model": "gpt-4o-mini-transcribe", "language": "en"},
+                    "turn_detection": {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 350},
+                    "noise_reduction": None,
+                }
+            },
+        }
+        await talk.send("session.update", session=session)
+        assert (await talk.until("session.updated"))["session"]["object"] == "realtime.transcription_session"
+        await talk.append(speech(700) + bytes(48 * 900))
+        completed = await talk.until("conversation.item.input_audio_transcription.completed")
+        assert completed["transcript"] == "Hello there."
+
+
+async def test_a_client_secret_opens_what_was_configured(address: str) -> None:
+    async with AsyncOpenAI(base_url=f"http://{address}/v1", api_key="sekrit") as client:
+        secret = await client.realtime.client_secrets.create(
+            expires_after={"anchor": "created_at", "seconds": 60},
+            session={"type": "realtime", "model": "gpt-realtime", "output_modalities": ["text"]},
+        )
+    async with talking(address, key=secret.value) as talk:
+        assert talk.received("session.created")[0]["session"]["output_modalities"] == ["text"]
+        await talk.write("Hello")
+        assert (await talk.respond())["output"][0]["content"][0]["text"] == "You said: Hello"
+
+
+async def test_an_existing_beta_client_runs_unchanged(address: str) -> None:
+    async with (
+        AsyncOpenAI(websocket_base_url=f"ws://{address}/v1", api_key="sekrit") as client,
+        client.beta.realtime.connect(model="gpt-4o-realtime-preview") as connection,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await connection.session.update(
+            session={"modalities": ["audio", "text"], "voice": "alloy", "output_audio_format": "g711_ulaw"}
+        )
+        content: Any = [{"type": "input_text", "text": "Hello"}]
+        await connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+        await connection.response.create()
+        kinds, said, heard = [], "", b""
+        async for event in connection:
+            kinds.append(event.type)
+            match event.type:
+                case "response.audio_transcript.delta":
+                    said += event.delta
+                case "response.audio.delta":
+                    heard += base64.b64decode(event.delta)
+                case "response.done":
+                    break
+        assert kinds[:2] == ["session.created", "conversation.created"]
+        assert "conversation.item.created" in kinds
+        assert "error" not in kinds
+        assert said == "You said: Hello"
+        assert len(heard) == pytest.approx(1600, abs=16)
+
+
+async def test_the_agents_sdk_calls_a_tool_and_hears_its_result(address: str) -> None:
+    asked: list[str] = []
+
+    @function_tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return "sunny"
+
+    agent = RealtimeAgent(name="Assistant", instructions="Answer briefly.", tools=[weather])
+    runner = RealtimeRunner(agent, config={"model_settings": {"model_name": "gpt-realtime"}})
+    config: Any = {"url": f"ws://{address}/v1/realtime", "api_key": "sekrit"}
+    async with await runner.run(model_config=config) as session:
+        await session.send_message("How is the weather?")
+        seen = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for event in session:
+                seen.append(event.type)
+                assert event.type != "error", event
+                if event.type == "audio_end" and "tool_end" in seen:
+                    break
+    assert asked == ["Paris"]
+    assert seen.index("tool_start") < seen.index("tool_end") < seen.index("audio")
