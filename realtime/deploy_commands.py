@@ -78,7 +78,7 @@ def _checked(file: Path | None) -> Engine:
     try:
         engine = Engine(load_deploy(file))
         engine.check_arguments()
-        settings_from_deploy(engine.deploy, engine.served_names())
+        settings_from_deploy(engine.deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         reason = f"{file or 'packaged default'}: {error.message}"
     except (DeployError, PipelineError, ImportError) as error:
