@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import time
@@ -14,18 +13,25 @@ from typing import Literal
 import msgspec
 
 from duologue.engine import metrics
+from duologue.engine.connectors.options import SharedMemoryOptions
+from duologue.engine.connectors.pieces import PieceTypes
+from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
+from duologue.engine.executors.base import Replica
+from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
+from duologue.engine.executors.process import ProcessReplica, WorkerError, WorkerSpec
+from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
-from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, stage_class
+from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, stage_target
 from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
-from duologue.engine.stage import Stage
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
 
 logger = logging.getLogger(__name__)
 
-StageState = Literal["waiting", "loading", "warming_up", "ready", "stalled", "failed"]
+StageState = Literal["waiting", "loading", "warming_up", "ready", "stalled", "restarting", "failed"]
 VOICE_ACTIVITY = "voice_activity"
 
 __all__ = ["Engine", "EngineHealth", "RequestRefused", "ServedNames", "StageProgress", "StageState"]
@@ -89,7 +95,8 @@ class Engine:
         )
         self._states: dict[str, StageState] = {stage.name: "waiting" for stage in self.pipeline.stages}
         self._states[VOICE_ACTIVITY] = "waiting"
-        self._replicas: dict[int, list[InlineReplica]] = {}
+        self._replicas: dict[int, list[Replica]] = {}
+        self._segments = Segments()
         self._orchestrator: Orchestrator | None = None
         for kind in ("models", "voices", "transcription_models"):
             try:
@@ -111,13 +118,8 @@ class Engine:
             if on_progress is not None:
                 on_progress(StageProgress(stage, state, time.monotonic() - began))
 
-        for config in self.pipeline.stages:
-            placed = self.deploy.stage(config.stage_id)
-            self._replicas[config.stage_id] = [
-                InlineReplica(config.name, self._builder(config, placed), self._size(config), i)
-                for i in range(placed.replicas or 1)
-            ]
         try:
+            self._place()
             await self._load_all(report)
         except BaseException:
             await self.close()
@@ -137,6 +139,7 @@ class Engine:
         if orchestrator is not None:
             await orchestrator.close()
         await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
+        self._segments.sweep_run()
 
     # -- work ----------------------------------------------------------------------------------------------------------
 
@@ -171,6 +174,11 @@ class Engine:
     def health(self) -> EngineHealth:
         """The state of every stage, and whether requests can be answered."""
         states = dict(self._states)
+        for config in self.pipeline.stages:
+            replicas = self._replicas.get(config.stage_id, [])
+            if states[config.name] == "ready" and not any(replica.live for replica in replicas):
+                restarting = any(isinstance(r, ProcessReplica) and r.state == "restarting" for r in replicas)
+                states[config.name] = "restarting" if restarting else "failed"
         if self._orchestrator is not None:
             states |= dict.fromkeys(self._orchestrator.stalled_stages(), "stalled")
         if self.voice_activity.failure is not None:
@@ -197,7 +205,7 @@ class Engine:
     def _file(self) -> str:
         return str(self.deploy.file or "deploy configuration")
 
-    def _all_replicas(self) -> list[InlineReplica]:
+    def _all_replicas(self) -> list[Replica]:
         return [replica for replicas in self._replicas.values() for replica in replicas]
 
     def _model_names(self, payload: type) -> tuple[str, ...]:
@@ -211,19 +219,26 @@ class Engine:
                 for state, step in steps:
                     report(name, state)
                     await step()
+            except WorkerError as error:
+                report(name, "failed")
+                raise _KINDS.get(error.kind, WorkerError)(str(error)) from error
             except Exception:
                 report(name, "failed")
                 raise
             report(name, "ready")
 
+        def inline_env(config: StageConfig) -> Mapping[str, str | int | float]:
+            placed = self.deploy.stage(config.stage_id)
+            return {} if placed.executor == "process" else placed.env
+
         async def bring_up_stage(config: StageConfig) -> None:
             replicas = self._replicas[config.stage_id]
-            with _environment(self.deploy.stage(config.stage_id).env):
+            with _environment(inline_env(config)):
                 for replica in replicas:
                     await bring_up(config.name, [("loading", replica.load), ("warming_up", replica.warm_up)])
 
-        # A stage with an environment of its own goes alone: the environment belongs to the process.
-        alone = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).env]
+        # An inline stage with an environment of its own goes alone: the environment belongs to the process.
+        alone = [s for s in self.pipeline.stages if inline_env(s)]
         for config in alone:
             await bring_up_stage(config)
         try:
@@ -235,35 +250,54 @@ class Engine:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def _builder(self, config: StageConfig, placed: StageDeploy) -> Callable[[], Stage]:
-        """How to make the stage: its class with ``engine_args`` and ``sampling``, and its model and size if it asks."""
+    def check_arguments(self) -> None:
+        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
+        for config in self.pipeline.stages:
+            self._build(config, self.deploy.stage(config.stage_id)).arguments()
+
+    def _place(self) -> None:
+        """Make every replica in the executor that the deploy file names."""
+        processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
+        types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
+        self._segments = Segments()
+        for config in self.pipeline.stages:
+            placed = self.deploy.stage(config.stage_id)
+            build = self._build(config, placed)
+            replicas: list[Replica] = self._replicas.setdefault(config.stage_id, [])
+            for index in range(placed.replicas or 1):
+                if config in processes and types is not None:
+                    options = self._shared_memory(placed)
+                    self._segments.check_room(options.min_free_bytes)
+                    connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
+                    spec = WorkerSpec(build, self._size(config), placed.env)
+                    replicas.append(ProcessReplica(config.name, spec, connector, index))
+                else:
+                    replicas.append(InlineReplica(config.name, build, self._size(config), index))
+
+    def _shared_memory(self, placed: StageDeploy) -> SharedMemoryOptions:
+        """The options of the connector that the stage's output is sent over; edges without one have the defaults."""
+        for name in placed.output_connectors.values():
+            return msgspec.convert(self.deploy.connectors[name].extra, SharedMemoryOptions)
+        return SharedMemoryOptions()
+
+    def _build(self, config: StageConfig, placed: StageDeploy) -> StageBuild:
+        """The stage's class with ``engine_args`` and ``sampling``, and its model and size if it asks."""
         given = dict(placed.engine_args)
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
         offered = {"max_num_seqs": self._size(config)} | ({"model": config.model} if config.model else {})
-
-        def build() -> Stage:
-            made_by = stage_class(config.model_arch)
-            signature = inspect.signature(made_by)
-            arguments = {name: value for name, value in offered.items() if name in signature.parameters} | given
-            try:
-                signature.bind(**arguments)
-            except TypeError as error:
-                known = ", ".join(signature.parameters) or "none"
-                raise DeployError(
-                    f"{self._file}: stage '{config.name}' ({config.stage_id}): engine_args: {error}. Known: {known}"
-                ) from error
-            return made_by(**arguments)
-
-        return build
+        where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
+        return StageBuild(stage_target(config.model_arch), given, offered, where)
 
     def _size(self, config: StageConfig) -> int:
         return self.deploy.stage(config.stage_id).max_num_seqs or config.max_num_seqs
 
 
-def _packaged_voice_activity() -> FrameModel:
-    from duologue.engine.models import require
+_KINDS: dict[str, type[Exception]] = {"DeployError": DeployError, "ModelUnavailable": ModelUnavailable}
+"""Errors of a worker's start that mean the same here."""
 
+
+def _packaged_voice_activity() -> FrameModel:
     return SileroModel(require("silero-vad"))
 
 

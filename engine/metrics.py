@@ -51,7 +51,7 @@ class ReplicaCollector(Collector):
         labels = ["stage", "replica"]
         in_flight = GaugeMetricFamily("duologue_stage_in_flight", "Requests open at a replica", labels=labels)
         waiting = GaugeMetricFamily("duologue_stage_waiting_requests", "Requests waiting for a worker", labels=labels)
-        for replica in list(self._replicas):
+        for replica in [r for r in self._replicas if r.live]:
             is_open, is_waiting = replica.depth()
             in_flight.add_metric([replica.stage, str(replica.index)], is_open)
             waiting.add_metric([replica.stage, str(replica.index)], is_waiting)

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duologue.engine import metrics
+from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
@@ -73,7 +74,9 @@ class Orchestrator:
             route = self._pipeline.route(request)
         except PipelineError as error:
             raise RequestRefused(str(error)) from error
-        replicas = {i: min(self._replicas[i], key=lambda replica: replica.depth()[0]) for i in route.stages}
+        replicas = {
+            i: min(self._replicas[i], key=lambda replica: (not replica.live, replica.depth()[0])) for i in route.stages
+        }
         run = _Run(self, request, route, replicas, self._output_limit)
         self._runs[request.request_id] = run
         self._idle.clear()
@@ -127,6 +130,7 @@ class Orchestrator:
                     except Exception:
                         logger.exception("Routing request %s failed", message.request_id)
                         run.terminate("failed", "The engine failed to route the request.", "stage_error")
+            del messages, message  # a parcel nobody took is freed now, not with the next report
             await asyncio.sleep(0)  # a busy replica's reader lets the others have their turn
 
 
@@ -281,14 +285,17 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
+            if message.at:
+                self._trace_first(node, message.at)  # before the taker can have it
+            if type(piece) is Parcel and node.final:
+                piece = piece.open()  # the client is in this process
             if type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
-                    self._hand_over(edge, piece)
+                    shared = type(piece) is Parcel and edge is not node.outgoing[-1]
+                    self._hand_over(edge, piece.link() if shared else piece)
             if node.final and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
-            if message.at:
-                self._trace_first(node, message.at)
         self._regrant(node)
 
     def _trace_first(self, node: _Node, emitted: float) -> None:

@@ -66,6 +66,8 @@ class StageConfig:
     max_num_seqs: int = 1
     """Requests worked on at the same time unless the deploy file says otherwise."""
     owns_tokenizer: bool = False
+    emits: tuple[str, ...] = ()
+    """Types of its pieces as ``module:Class``, beside requests and deltas; what another process may be sent."""
     final_output: bool = False
     """True: deltas that this stage emits go to the client (as well as to the next stage)."""
     final_output_type: OutputType | None = None
@@ -256,13 +258,26 @@ def register_pipeline(pipeline: PipelineConfig) -> PipelineConfig:
 
 
 def get_pipeline(name: str) -> PipelineConfig:
-    """The pipeline with that name. Raises :class:`PipelineError` that lists the known ones."""
+    """The pipeline with that name, or at ``module:NAME``. Raises :class:`PipelineError` that lists the known ones."""
+    if ":" in name:
+        return _imported_pipeline(name)
     if name not in _pipelines and name in PACKAGED_PIPELINES:
         importlib.import_module(PACKAGED_PIPELINES[name])
     if name not in _pipelines:
         known = ", ".join(sorted({*_pipelines, *PACKAGED_PIPELINES}))
         raise PipelineError(f"Unknown pipeline '{name}'. Known: {known}.")
     return _pipelines[name]
+
+
+def _imported_pipeline(name: str) -> PipelineConfig:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise PipelineError(f"Pipeline '{name}' cannot be imported: {error}.") from error
+    if not isinstance(found, PipelineConfig):
+        raise PipelineError(f"Pipeline '{name}': '{attribute}' of module '{module}' is no PipelineConfig.")
+    return found
 
 
 def pipeline_for_model_type(model_type: str) -> PipelineConfig:
@@ -285,11 +300,21 @@ def register_stage(model_arch: str, target: str) -> None:
 
 def stage_class(model_arch: str) -> type[Stage]:
     """Import and return the class behind ``model_arch``. Raises :class:`PipelineError`."""
+    return import_stage(stage_target(model_arch), model_arch)
+
+
+def stage_target(model_arch: str) -> str:
+    """The ``"module:Class"`` behind ``model_arch``. Raises :class:`PipelineError` that lists the known ones."""
     if model_arch not in _stage_classes:
         known = ", ".join(sorted(_stage_classes)) or "none"
         raise PipelineError(f"Unknown stage class '{model_arch}'. Known: {known}.")
-    module, _, name = _stage_classes[model_arch].partition(":")
+    return _stage_classes[model_arch]
+
+
+def import_stage(target: str, model_arch: str = "") -> type[Stage]:
+    """Import and return the class ``"module:Class"``. Raises :class:`PipelineError` if it is no stage."""
+    module, _, name = target.partition(":")
     found = getattr(importlib.import_module(module), name, None)
     if not (isinstance(found, type) and issubclass(found, Stage)):
-        raise PipelineError(f"Stage class '{model_arch}': '{_stage_classes[model_arch]}' is not a Stage.")
+        raise PipelineError(f"Stage class '{model_arch}': '{target}' is not a Stage.")
     return found

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
     "bench": "duologue.realtime.bench.cli:app",
+    "deploy": "duologue.realtime.deploy_commands:app",
 }
 """Commands in modules of their own (a function, or a Typer with sub-commands), imported when they are asked for."""
 

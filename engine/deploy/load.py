@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from duologue.engine.connectors.options import OPTIONS as CONNECTORS
 from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
 from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
 
@@ -23,8 +24,7 @@ T = TypeVar("T")
 FOLDER = Path(__file__).parent
 DEFAULT_FILE = FOLDER / "assistant.yaml"
 PLATFORMS = ("cpu", "cuda", "rocm", "metal")
-EXECUTORS = ("inline",)
-CONNECTORS = ("LocalConnector",)
+EXECUTORS = ("inline", "process")
 OVERLAY_KEYS = ("base_config", "platforms")
 
 
@@ -180,11 +180,13 @@ def _check(config: DeployConfig, pipeline: PipelineConfig, file: Path) -> None:
                 f"{where}.stage_id: pipeline '{pipeline.name}' has no stage {stage.stage_id}; it has {ids}"
             )
         _check_stage(stage, known[stage.stage_id], config, where)
+        _check_edges(stage, pipeline, config, where)
     for name, connector in config.connectors.items():
         if connector.name not in CONNECTORS:
             raise DeployError(
                 f"{file}: connectors.{name}.name: unknown connector '{connector.name}'. Known: {', '.join(CONNECTORS)}"
             )
+        _convert(connector.extra, CONNECTORS[connector.name], file, f"connectors.{name}.extra")
     if not config.async_chunk:
         for stage_config in pipeline.stages:
             if stage_config.input_sources and stage_config.full_processor is None:
@@ -212,7 +214,18 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
                 f"{where}.devices: stage '{declared.name}' names {len(stage.devices)} devices, but "
                 f"tensor x data x pipeline parallel size x replicas is {needed}; the two are equal"
             )
+
+
+def _check_edges(stage: StageDeploy, pipeline: PipelineConfig, config: DeployConfig, where: str) -> None:
+    targets = {f"to_stage_{s.stage_id}": s.stage_id for s in pipeline.stages if stage.stage_id in s.input_sources}
     for edge, connector in stage.output_connectors.items():
+        path = f"{where}.output_connectors.{edge}"
+        if edge not in targets:
+            raise DeployError(f"{path}: no such edge. Known: {', '.join(targets) or 'none'}")
         if connector not in config.connectors:
-            known = ", ".join(config.connectors) or "none"
-            raise DeployError(f"{where}.output_connectors.{edge}: no connector '{connector}'. Known: {known}")
+            raise DeployError(f"{path}: no connector '{connector}'. Known: {', '.join(config.connectors) or 'none'}")
+        ends = (stage.executor, config.stage(targets[edge]).executor)
+        if config.connectors[connector].name == "LocalConnector" and "process" in ends:
+            raise DeployError(f"{path}: a LocalConnector cannot leave a process; use a SharedMemoryConnector")
+    if len(set(stage.output_connectors.values())) > 1:
+        raise DeployError(f"{where}.output_connectors: the edges of one stage share one connector")

@@ -22,7 +22,7 @@ WINDOW = 32
 """Pieces that a stage may be ahead of the slowest taker of its pieces."""
 
 
-class Message(msgspec.Struct, gc=False):
+class Message(msgspec.Struct, gc=False, tag=True, array_like=True):
     """Base of what a replica reports."""
 
     request_id: str
@@ -60,6 +60,10 @@ class Replica(Protocol):
 
     stage: str
     index: int
+
+    @property
+    def live(self) -> bool:
+        """True while it can take requests. One that is opened all the same is reported as failed."""
 
     async def load(self) -> None:
         """Build the stage and read its weights. Raises what the stage raises."""

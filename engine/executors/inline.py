@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from duologue.engine.connectors.shared_memory import opened
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
@@ -91,6 +92,12 @@ class InlineReplica:
             if not lane.scheduled:
                 self._make_ready(lane)
 
+    def push_payload(self, request_id: str) -> None:
+        """Hand over the request's own payload."""
+        lane = self._lanes.get(request_id)
+        if lane is not None:
+            self.push(request_id, lane.request.payload)
+
     def end_input(self, request_id: str) -> None:
         """Nothing more will be pushed."""
         lane = self._lanes.get(request_id)
@@ -116,6 +123,11 @@ class InlineReplica:
             lane = self._lanes.get(request_id)
             if lane is not None:
                 self._kill(lane)
+
+    @property
+    def live(self) -> bool:
+        """See :class:`~duologue.engine.executors.base.Replica`."""
+        return True
 
     async def messages(self) -> list[Message]:
         """Reports of the workers, in order."""
@@ -318,7 +330,7 @@ class Lane:
             except IndexError:
                 return  # emptied by an abort, or worked off
             self._first_accepted = self._first_accepted or time.monotonic()
-            self._model.process(self._state, piece, self)
+            self._model.process(self._state, opened(piece), self)
             self._taken += 1
             if not self.inbox or self._taken >= WINDOW // 2:
                 self._outbox.put(Consumed(self.request.request_id, self._taken, self._first_accepted))

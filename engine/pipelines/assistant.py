@@ -59,6 +59,7 @@ ASSISTANT: Final = register_pipeline(
                 model="hibari-heart",
                 input_sources=(1,),
                 accepts=(Speak,),
+                emits=("duologue.engine.stages.pieces:SpokenClause",),
                 voices=("heart",),
                 max_num_seqs=2,
             ),

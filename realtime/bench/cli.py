@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from duologue.realtime.bench.caller import CallerSettings
+from duologue.realtime.bench.engine_command import engine
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -121,6 +122,9 @@ def recompute(
     except (OSError, msgspec.DecodeError) as error:
         raise _fail(f"{run} is not a complete run: {error}") from error
     _show(report, run, json)
+
+
+app.command()(engine)
 
 
 def _refuse_existing(out: Path) -> None:

@@ -140,7 +140,7 @@ platforms:
         (
             "pipeline: small\nstages: [{stage_id: 1, executor: ray}]",
             "stages[0].executor: ",
-            "stage 'talker' cannot run in executor 'ray'. Available: inline",
+            "stage 'talker' cannot run in executor 'ray'. Available: inline, process",
         ),
         (
             "pipeline: small\nstages: [{stage_id: 1, devices: [0, 1], tensor_parallel_size: 2, replicas: 2}]",
@@ -156,6 +156,23 @@ platforms:
             "pipeline: small\nconnectors: {shm: {name: Carrier}}",
             "connectors.shm.name: ",
             "unknown connector 'Carrier'. Known: LocalConnector",
+        ),
+        (
+            "pipeline: small\nconnectors: {shm: {name: SharedMemoryConnector, extra: {treshold: 1}}}",
+            "connectors.shm.extra: ",
+            "unknown key 'treshold'",
+        ),
+        (
+            "pipeline: small\nconnectors: {l: {name: LocalConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_7: l}}]",
+            "stages[0].output_connectors.to_stage_7: ",
+            "no such edge. Known: to_stage_1",
+        ),
+        (
+            "pipeline: small\nconnectors: {l: {name: LocalConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_1: l}}, {stage_id: 1, executor: process}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "a LocalConnector cannot leave a process",
         ),
         ("platforms: {amiga: {}}", "platforms: ", "keys among cpu, cuda, rocm, metal"),
         ("platforms: {cuda: {limits: {}}}", "platforms.cuda: ", "the only key is 'stages'"),

@@ -154,3 +154,13 @@ def test_the_packaged_pipeline_imports_no_inference_library_before_load() -> Non
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_pipeline_of_one_s_own_is_found_by_module_and_name() -> None:
+    import scripted_stages
+
+    assert get_pipeline("scripted_stages:PIPELINE") is scripted_stages.PIPELINE
+    with pytest.raises(PipelineError, match="'TARGETS' of module 'scripted_stages' is no PipelineConfig"):
+        get_pipeline("scripted_stages:TARGETS")
+    with pytest.raises(PipelineError, match="cannot be imported: No module named 'nowhere'"):
+        get_pipeline("nowhere:X")

@@ -1,0 +1,235 @@
+"""The worker process of one replica: ``python -m duologue.engine.executors.worker STAGE INDEX FD``.
+
+It runs the same threads as the inline executor (:class:`InlineReplica`) behind a connection to the gateway. When that
+connection ends, for whatever reason, it frees the run's shared memory and exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from duologue.engine.connectors.pieces import PieceTypes
+from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
+from duologue.engine.executors.base import Emitted
+from duologue.engine.executors.inline import InlineReplica
+from duologue.engine.executors.wire import (
+    Abort,
+    Channel,
+    Close,
+    Down,
+    EndInput,
+    Grant,
+    Launch,
+    Log,
+    NotReady,
+    Open,
+    Push,
+    Ready,
+    Sent,
+    WarmUp,
+    down_decoder,
+)
+from duologue.engine.requests import EngineRequest, Usage
+from duologue.engine.stage import Stage, StageContext, StageFinish
+
+
+class PackingContext:
+    """A stage's context that packs on the worker's thread what the stage emits."""
+
+    def __init__(self, context: StageContext, connector: SharedMemoryConnector) -> None:
+        self.request = context.request
+        self._context = context
+        self._connector = connector
+
+    def emit(self, piece: Any) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        if self._context.aborted:
+            return False
+        return self._context.emit(piece if isinstance(piece, Usage | StageFinish) else self._connector.pack(piece))
+
+    @property
+    def aborted(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.aborted
+
+
+class PackingStage(Stage):
+    """A stage whose pieces leave the process."""
+
+    def __init__(self, stage: Stage, connector: SharedMemoryConnector) -> None:
+        self._connector = connector
+        self._stage = stage
+        self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]
+        self.start, self.release = stage.start, stage.release  # type: ignore[method-assign]
+
+    def process(self, state: Any, piece: Any, context: StageContext) -> None:
+        """See :class:`~duologue.engine.stage.Stage`."""
+        self._stage.process(state, piece, PackingContext(context, self._connector))
+
+    def finish(self, state: Any, context: StageContext) -> None:
+        """See :class:`~duologue.engine.stage.Stage`."""
+        self._stage.finish(state, PackingContext(context, self._connector))
+
+
+class Worker:
+    """Acts on the gateway's messages. Lives on the event loop of the worker process."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.clean = False
+        self.channel: Channel[Down] = Channel(down_decoder, self._on_messages, self._on_lost)
+        self._replica: InlineReplica | None = None
+        self._connector: SharedMemoryConnector | None = None
+        self._worker = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _on_lost(self) -> None:
+        if self._connector is not None:
+            self._connector.segments.sweep_run()
+        self.over.set()
+
+    def _on_messages(self, messages: list[Down]) -> None:
+        for message in messages:
+            self._on_message(message)
+
+    def _on_message(self, message: Down) -> None:
+        if type(message) is Launch:
+            self._spawn(self._load(message))
+            return
+        assert self._replica is not None
+        match message:
+            case Open():
+                self._open(message)
+            case Push():
+                self._push(message)
+            case EndInput():
+                self._replica.end_input(message.request_id)
+            case Grant():
+                self._replica.grant(message.request_id, message.total)
+            case Abort():
+                self._replica.abort(message.request_id)
+            case WarmUp():
+                self._spawn(self._warm_up())
+            case Close():
+                self._spawn(self._close())
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load(self, launch: Launch) -> None:
+        segments = Segments(launch.run, launch.worker, Path(launch.folder))
+        _log_to(self.channel, launch.log_level)
+
+        def build() -> Stage:
+            assert self._connector is not None
+            return PackingStage(launch.build(), self._connector)
+
+        try:
+            self._connector = SharedMemoryConnector(PieceTypes(launch.types), segments, launch.threshold_bytes)
+            self._worker = launch.worker
+            self._replica = InlineReplica(launch.stage, build, launch.slots)
+            await self._replica.load()
+        except Exception as error:  # noqa: BLE001 - whatever a stage raises is the gateway's to report
+            self._not_ready(error)
+            return
+        self.channel.send([Ready()])
+
+    async def _warm_up(self) -> None:
+        assert self._replica is not None
+        try:
+            await self._replica.warm_up()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._not_ready(error)
+            return
+        self.channel.send([Ready()])
+        self._spawn(self._forward(self._replica))
+
+    def _not_ready(self, error: Exception) -> None:
+        self.channel.send([NotReady(type(error).__name__, str(error) or type(error).__name__)])
+
+    async def _forward(self, replica: InlineReplica) -> None:
+        assert self._connector is not None
+        while True:
+            frame: list[Any] = []
+            for message in await replica.messages():
+                if type(message) is Emitted:
+                    piece = self._connector.pack(message.piece).give_to(self._worker)
+                    frame.append(Sent(message.request_id, piece, message.at))
+                else:
+                    frame.append(message)
+            self.channel.send(frame)
+
+    def _open(self, message: Open) -> None:
+        assert self._replica is not None
+        assert self._connector is not None
+        request: EngineRequest = self._connector.receive(message.request).open()
+        self._replica.open(request)
+
+    def _push(self, message: Push) -> None:
+        assert self._replica is not None
+        assert self._connector is not None
+        if message.piece is None:
+            self._replica.push_payload(message.request_id)
+        else:
+            self._replica.push(message.request_id, self._connector.receive(message.piece))
+
+    async def _close(self) -> None:
+        assert self._replica is not None
+        self.clean = await self._replica.close()
+        self.over.set()
+
+
+class _ChannelHandler(logging.Handler):
+    """Sends log records to the gateway, which logs them as its own."""
+
+    def __init__(self, channel: Channel[Down]) -> None:
+        super().__init__()
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See :class:`logging.Handler`."""
+        entry = Log(record.levelno, record.name, self.format(record))
+        self._loop.call_soon_threadsafe(self._channel.send, [entry])
+
+
+def _log_to(channel: Channel[Down], level: int) -> None:
+    root = logging.getLogger()
+    root.setLevel(level)
+    root.addHandler(_ChannelHandler(channel))
+
+
+async def _run(fd: int) -> bool:
+    worker = Worker()
+    await asyncio.get_running_loop().create_unix_connection(lambda: worker.channel, sock=socket.socket(fileno=fd))
+    await worker.over.wait()
+    return worker.clean
+
+
+def main() -> NoReturn:
+    """Run until the gateway says so or is gone. Threads that do not come back are not waited for."""
+    fd = int(sys.argv[3])
+    os.set_inheritable(fd, False)
+    # The terminal or the service manager signals everybody; the gateway decides, after its drain. A handler and not
+    # SIG_IGN, which processes that a stage starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    clean = asyncio.Runner().run(_run(fd))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if clean else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""``duologue bench engine``: run, table, JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from duologue.realtime.bench.engine_run import EngineReport, run_engine
+from duologue.realtime.bench.summary import Metric
+
+
+def engine(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each hop is measured.")] = 4.0,
+    idle_seconds: Annotated[
+        float, typer.Option(min=0, help="How long an idle server is watched; 0 leaves that out.")
+    ] = 20.0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
+    ] = False,
+) -> None:
+    """Measure what the engine itself costs: an idle server, hops between stages, routing, aborts."""
+    report = asyncio.run(run_engine(seconds, idle_seconds))
+    if json:
+        typer.echo(msgspec.json.encode(report).decode())
+    else:
+        _print(report, Console())
+
+
+def _print(report: EngineReport, console: Console) -> None:
+    table = Table(title="one hop, stage to stage")
+    for heading in ("executor", "payload by", "bytes", "a second", "n", "p50 ms", "p99 ms"):
+        table.add_column(heading, justify="left" if heading in ("executor", "payload by") else "right")
+    for hop in report.hops:
+        where = (hop.executor, hop.connector, f"{hop.payload_bytes:,}", str(hop.per_second))
+        table.add_row(*where, *_figures(hop.latency))
+    console.print(table)
+    for idle in report.idle:
+        console.print(f"idle with {idle.sessions} sessions: {idle.cpu_percent:.3f} % CPU, {idle.rss_mib:,.0f} MiB")
+    for routing in report.routing:
+        console.print(f"routing, {routing.executor}: {routing.per_second:,.0f} pieces/s ({routing.streams} streams)")
+    for aborts in report.aborts:
+        n, p50, p99 = _figures(aborts.until_stopped)
+        console.print(
+            f"abort until three stages with steps of {aborts.step_ms:g} ms have stopped, {aborts.executor}: "
+            f"p50 {p50} ms, p99 {p99} ms (n = {n})"
+        )
+
+
+def _figures(metric: Metric) -> tuple[str, str, str]:
+    return str(metric.n), f"{metric.p50:.2f}", f"{metric.p99:.2f}"

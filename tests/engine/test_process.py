@@ -1,0 +1,306 @@
+"""Worker processes: death, restart, health, environment, shared memory, and that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from prometheus_client import generate_latest
+from scripted_stages import PIPELINE, TARGETS, ask
+
+from duologue.engine import pipeline as pipelines
+from duologue.engine.connectors import segments
+from duologue.engine.connectors.segments import SharedMemoryError
+from duologue.engine.deploy import DeployError, load_deploy
+from duologue.engine.engine import Engine
+from duologue.engine.executors import process
+from duologue.engine.executors.process import ProcessReplica, WorkerError
+from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
+from duologue.engine.requests import EngineRequest, TextDelta
+from duologue.engine.stream import Stream
+
+TIMEOUT_S = 30.0
+ONE_PROCESS = "stages: [{stage_id: 0, executor: process}]"
+TWO_PROCESSES = "stages: [{stage_id: 0, executor: process}, {stage_id: 1, executor: process}]"
+
+
+class Quiet:
+    def step(self, frames: Any, state: Any) -> tuple[Any, Any]:
+        return np.zeros(len(frames), np.float32), state
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of this test's own, and the scripted pipeline made known."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(segments, "shared_memory_folder", lambda: folder)
+    get_pipeline("assistant")  # registers itself at its one import, so before the registry is copied
+    monkeypatch.setattr(pipelines, "_pipelines", dict(pipelines._pipelines))
+    monkeypatch.setattr(pipelines, "_stage_classes", dict(pipelines._stage_classes))
+    for stage in PIPELINE.stages:
+        register_stage(stage.model_arch, TARGETS[stage.stage_id])
+    register_pipeline(PIPELINE)
+    return folder
+
+
+@pytest.fixture
+async def engine_of(tmp_path: Path, shared_memory: Path) -> AsyncIterator[Callable[..., Any]]:
+    before = children()
+    engines: list[Engine] = []
+
+    async def make(text: str) -> Engine:
+        (tmp_path / "scripted.yaml").write_text("pipeline: scripted\n" + text)
+        engines.append(Engine(load_deploy(tmp_path / "scripted.yaml"), Quiet))
+        await engines[-1].start()
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        await engine.close()
+    assert children() == before, "processes left"
+    assert os.listdir(shared_memory) == [], "segments left"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def open_(engine: Engine, script: str, name: str = "r") -> Stream:
+    return engine.open(EngineRequest(request_id=name, session_id="s", payload=ask(script)))
+
+
+async def read(stream: Stream) -> list[Any]:
+    async with asyncio.timeout(TIMEOUT_S):
+        return [delta async for delta in stream]
+
+
+async def say(engine: Engine, script: str, name: str = "r") -> str:
+    deltas = await read(open_(engine, script, name))
+    assert deltas[-1].reason == "completed", deltas[-1]
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    return "".join(d.text for d in deltas if isinstance(d, TextDelta))
+
+
+def replica(engine: Engine, stage_id: int = 0, index: int = 0) -> ProcessReplica:
+    found = engine._replicas[stage_id][index]
+    assert isinstance(found, ProcessReplica)
+    return found
+
+
+def in_flight_series(stage: str) -> list[bytes]:
+    return [s for s in generate_latest().splitlines() if b"in_flight{" in s and f'stage="{stage}"'.encode() in s]
+
+
+async def restarted(worker: ProcessReplica) -> None:
+    supervisor = worker._supervisor
+    assert supervisor is not None
+    await asyncio.wait_for(asyncio.shield(supervisor), TIMEOUT_S)
+
+
+async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    streams = [open_(engine, "endless-blocks", f"r{n}") for n in range(3)]
+    for stream in streams:
+        await asyncio.wait_for(anext(stream), TIMEOUT_S)
+    pid = replica(engine).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    for stream in streams:
+        last = (await read(stream))[-1]
+        assert (last.reason, last.error) == ("failed", "Stage 'source' failed: its worker process died.")
+    assert time.monotonic() - killed_at < 1.0
+    assert not engine.health().ready
+    assert engine.health().stages["source"] == "restarting"
+    assert not in_flight_series("source"), "a dead replica's series disappear"
+    refused = await read(open_(engine, "pid", "meanwhile"))
+    assert refused[-1].error == "Stage 'source' has no running worker."
+    await restarted(replica(engine))
+    assert engine.health().ready
+    assert in_flight_series("source")
+    assert int(await say(engine, "pid")) == replica(engine).pid != pid
+
+
+async def test_a_worker_killed_behind_its_source_leaves_no_segment(
+    engine_of: Callable[..., Any], shared_memory: Path
+) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    stream = open_(engine, "endless-blocks")
+    await asyncio.wait_for(anext(stream), TIMEOUT_S)
+    os.kill(replica(engine, 1).pid or 0, signal.SIGKILL)
+    assert (await read(stream))[-1].error == "Stage 'sum' failed: its worker process died."
+    await restarted(replica(engine, 1))
+    assert await say(engine, "blocks 2 50000") == "0:25000:15 1:25000:15 "
+    assert os.listdir(shared_memory) == []
+
+
+async def test_a_stage_that_kills_its_process_fails_only_what_was_there(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of("stages: [{stage_id: 0, executor: process, replicas: 2}]")
+    other = open_(engine, "endless", "other")
+    await asyncio.wait_for(anext(other), TIMEOUT_S)
+    assert (await read(open_(engine, "die")))[-1].error == "Stage 'source' failed: its worker process died."
+    assert engine.health().ready, "one replica is left"
+    assert (await read(open_(engine, "numbers 2", "next")))[-1].reason == "completed"
+    other.abort()
+    assert (await read(other))[-1].reason == "aborted"
+
+
+async def test_a_worker_that_keeps_dying_is_given_up(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(process, "MAX_RESTARTS", 2)
+    engine = await engine_of(ONE_PROCESS)
+    worker = replica(engine)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    async with asyncio.timeout(TIMEOUT_S):
+        await worker._lost.wait()
+    await restarted(worker)
+    assert worker.state == "failed"
+    assert engine.health().stages["source"] == "failed"
+    assert (await read(open_(engine, "pid")))[-1].error == "Stage 'source' has no running worker."
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_group_leaves_the_end_to_the_gateway(
+    engine_of: Callable[..., Any], number: int
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    pid = replica(engine).pid
+    assert pid is not None
+    os.kill(pid, number)
+    assert int(await say(engine, "pid")) == pid
+
+
+async def test_closing_while_a_worker_starts_again_leaves_nothing(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    worker = replica(engine)
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    await asyncio.wait_for(worker._lost.wait(), TIMEOUT_S)
+    await engine.close()
+
+
+async def test_a_worker_s_log_comes_out_as_the_gateway_s(
+    engine_of: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    assert (await read(open_(engine, "fail broken")))[-1].error == "Stage 'source' failed: broken"
+    (record,) = [r for r in caplog.records if r.name == "duologue.engine.executors.inline"]
+    assert record.levelname == "ERROR"
+    assert "RuntimeError: broken" in record.message
+
+
+async def test_the_environment_is_the_worker_s_alone(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of("stages: [{stage_id: 0, executor: process, env: {DUOLOGUE_TEST_WORKER: 7}}]")
+    assert await say(engine, "environment DUOLOGUE_TEST_WORKER") == "7"
+    assert "DUOLOGUE_TEST_WORKER" not in os.environ
+
+
+async def test_engine_arguments_reach_the_worker_and_a_wrong_one_stops_the_start(
+    engine_of: Callable[..., Any],
+) -> None:
+    engine = await engine_of("stages: [{stage_id: 0, executor: process, engine_args: {greeting: hello}}]")
+    assert await say(engine, "greeting") == "hello"
+    with pytest.raises(
+        DeployError, match=r"scripted\.yaml: stage 'source' \(0\): engine_args: .*'tone'.* Known: broken"
+    ):
+        await engine_of("stages: [{stage_id: 0, executor: process, engine_args: {tone: soft}}]")
+
+
+@pytest.mark.parametrize(("broken", "text"), [("load", "weights.bin is missing"), ("die", "its worker process ended")])
+async def test_a_worker_that_cannot_load_fails_the_start(engine_of: Callable[..., Any], broken: str, text: str) -> None:
+    with pytest.raises(WorkerError, match=text):
+        await engine_of(f"stages: [{{stage_id: 0, executor: process, engine_args: {{broken: {broken}}}}}]")
+
+
+async def test_too_little_shared_memory_stops_the_start_with_what_to_do(engine_of: Callable[..., Any]) -> None:
+    with pytest.raises(SharedMemoryError, match=r"MiB free, and .* needed: enlarge it .*min_free_bytes"):
+        await engine_of(
+            f"connectors: {{shm: {{name: SharedMemoryConnector, extra: {{min_free_bytes: {2**60}}}}}}}\n"
+            "stages: [{stage_id: 0, executor: process, output_connectors: {to_stage_1: shm}}]"
+        )
+
+
+async def test_the_threshold_of_the_deploy_file_counts(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(
+        "connectors: {shm: {name: SharedMemoryConnector, extra: {threshold_bytes: 10}}}\n"
+        "stages: [{stage_id: 0, executor: process, output_connectors: {to_stage_1: shm}}]"
+    )
+    assert replica(engine)._connector.threshold_bytes == 10
+    assert await say(engine, "blocks 3 4") == "0:2:15 1:2:15 2:2:15 "
+
+
+GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from scripted_stages import TARGETS, SOURCE, PIPELINE, ask
+from duologue.engine.connectors.shared_memory import SharedMemoryConnector
+from duologue.engine.connectors.pieces import PieceTypes
+from duologue.engine.connectors.segments import Segments
+from duologue.engine.executors.build import StageBuild
+from duologue.engine.executors.process import ProcessReplica, WorkerSpec
+from duologue.engine.requests import EngineRequest
+
+async def main():
+    connector = SharedMemoryConnector(PieceTypes(SOURCE.emits), Segments(folder=Path(sys.argv[1])))
+    worker = ProcessReplica("source", WorkerSpec(StageBuild(TARGETS[0])), connector)
+    await worker.load()
+    await worker.warm_up()
+    worker.open(EngineRequest(request_id="r", session_id="s", payload=ask("endless-blocks")))
+    worker.push("r", worker._open["r"].payload)
+    kept = []
+    while len(kept) < 10:
+        kept += await worker.messages()
+    print(worker.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    gateway = subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, str(shared_memory)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert gateway.stdout is not None
+    with gateway, gateway.stdout:
+        worker = psutil.Process(int(gateway.stdout.readline()))
+        assert list(shared_memory.iterdir()), "segments are under way"
+        gateway.kill()
+    _, alive = psutil.wait_procs([worker], timeout=TIMEOUT_S)
+    assert not alive
+    assert os.listdir(shared_memory) == []
+
+
+async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(
+    engine_of: Callable[..., Any], shared_memory: Path
+) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    descriptors = psutil.Process().num_fds()
+    for n in range(1000):
+        stream = open_(engine, "endless-blocks", f"r{n}")
+        if n % 8 == 0:
+            await asyncio.wait_for(anext(stream), TIMEOUT_S)
+        if n == 500:
+            os.kill(replica(engine).pid or 0, signal.SIGKILL)
+            assert (await read(stream))[-1].reason == "failed"
+            await restarted(replica(engine))
+        stream.abort()
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    assert os.listdir(shared_memory) == []
+    assert await say(engine, "numbers 2", "last") == "0 1 "
+    assert psutil.Process().num_fds() == descriptors

@@ -1,0 +1,49 @@
+"""``duologue bench engine``: each measurement runs and counts what it says; no speed is asserted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from duologue.realtime.bench import engine_run
+from duologue.realtime.bench.cli import app
+from duologue.realtime.bench.engine_run import EngineReport, measure_aborts, measure_hop, measure_routing
+
+
+@pytest.mark.parametrize(
+    ("executor", "connector", "threshold"), [("inline", "local", 0), ("process", "shared_memory", 0)]
+)
+async def test_a_hop_is_measured_for_every_piece_but_the_first_tenth(
+    executor: engine_run.Executor, connector: str, threshold: int
+) -> None:
+    hop = await measure_hop(executor, connector, threshold, 100_000, 500, 0.2)
+    assert (hop.payload_bytes, hop.latency.n, hop.latency.unit) == (100_000, 90, "ms")
+    assert hop.latency.min is not None
+    assert hop.latency.min > 0
+
+
+async def test_routing_counts_both_hops_of_every_stream() -> None:
+    routing = await measure_routing("inline", streams=3, each=200)
+    assert routing.pieces == 2 * 3 * 200
+    assert routing.per_second > 0
+
+
+async def test_an_abort_takes_no_longer_than_its_stages_steps_allow_by_far() -> None:
+    aborts = await measure_aborts("inline", count=3)
+    assert aborts.until_stopped.n == 3
+    assert aborts.until_stopped.max is not None
+    assert aborts.until_stopped.max < 1000
+
+
+def test_json_is_one_object_that_reads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = EngineReport([], [], [], [])
+
+    async def measured(seconds: float, idle_seconds: float) -> EngineReport:
+        assert (seconds, idle_seconds) == (4.0, 0.0)
+        return report
+
+    monkeypatch.setattr("duologue.realtime.bench.engine_command.run_engine", measured)
+    outcome = CliRunner().invoke(app, ["engine", "--idle-seconds", "0", "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    assert msgspec.json.decode(outcome.stdout, type=EngineReport) == report
