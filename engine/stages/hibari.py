@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from duologue.codecs.harmonic_noise import FFT_LENGTH, SAMPLE_RATE, AcousticFrames
 
+logger = logging.getLogger(__name__)
+
 LONGEST_PHONEMES: Final = 400
 """Phonemes in one run of the model: it was trained on no longer ones."""
 
@@ -27,6 +30,8 @@ _DURATIONS: Final = "/Clip_output_0"
 """The graph's tensor ``[phonemes]``: rounded, clipped duration of each phoneme."""
 _FRAMES_PER_UNIT: Final = 2
 _OUTPUTS: Final = ("lh", "theta", "ln", "lr", "phi", "f0", _DURATIONS)
+_UNREADABLE: Final = (LookupError, ValueError, TypeError)
+"""What the phonemiser's rules raise for text that nobody thought of."""
 _PAD: Final = 0
 _PUNCTUATION: Final = frozenset(' ;:,.!?—…"()“”')
 
@@ -72,9 +77,22 @@ class HibariModel:
         self._g2p_lock = threading.Lock()
 
     def phonemes(self, words: Sequence[str]) -> list[PhonemeWord]:
-        """Pronunciation of ``words``, which are one clause: numbers, dates, units and abbreviations are read out."""
+        """Pronunciation of ``words``, which are one clause: numbers, dates, units and abbreviations are read out.
+
+        A word that the phonemiser cannot read is left out: one odd word must not cost the rest of a reply.
+        """
+        try:
+            return self._pronounced(words, range(len(words)))
+        except _UNREADABLE:
+            readable = [index for index, word in enumerate(words) if self._can_read(word)]
+            logger.warning("%d of %d words of a clause cannot be pronounced", len(words) - len(readable), len(words))
+            return self._pronounced([words[index] for index in readable], readable)
+
+    def _pronounced(self, words: Sequence[str], indices: Sequence[int]) -> list[PhonemeWord]:
         from hibari.g2p.normalize import normalize
 
+        if not words:
+            return []
         with self._g2p_lock:  # it keeps no state between calls, but nothing says that it never will
             tokens = self._g2p.phonemize_tokens(self._g2p.tokenize(normalize(" ".join(words))))
         texts: list[str] = [""]
@@ -87,10 +105,17 @@ class HibariModel:
                 sounds.append("")
         origins = align_words(words, texts)
         return [
-            PhonemeWord(sound if last else sound + " ", origin)
+            PhonemeWord(sound if last else sound + " ", indices[origin])
             for sound, origin, last in zip(sounds, origins, [False] * (len(sounds) - 1) + [True], strict=True)
             if sound
         ]
+
+    def _can_read(self, word: str) -> bool:
+        try:
+            self._pronounced([word], [0])
+        except _UNREADABLE:
+            return False
+        return True
 
     def predict(self, words: Sequence[PhonemeWord], speed: float) -> Prediction:
         """Frames for at most ``LONGEST_PHONEMES`` phonemes; none when no phoneme is in the model's alphabet."""

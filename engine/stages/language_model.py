@@ -41,7 +41,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_k: int = 40
     top_p: float = 0.9
     min_p: float = 0.05
-    repeat_penalty: float = 1.1
+    repeat_penalty: float = 1.03
+    """Hardly any: at 1.1 the packaged model leaves English after a few turns."""
     repeat_last_n: int = 128
 
 
@@ -59,6 +60,7 @@ class LlamaCppLanguageModel(Stage):
         max_num_seqs: int = 8,
         context_tokens: int = 2048,
         threads: int | None = None,
+        prompt_threads: int | None = None,
         sampling: Mapping[str, Any] | None = None,
         tools: bool = False,
     ) -> None:
@@ -68,7 +70,9 @@ class LlamaCppLanguageModel(Stage):
         self._n_slots = max_num_seqs
         self._context_tokens = context_tokens
         self._tools = tools
-        self._threads = threads or max(1, min(8, os.cpu_count() or 1))
+        cores = min(8, os.cpu_count() or 1)
+        self._threads = threads or max(1, cores // 2)
+        self._prompt_threads = prompt_threads or max(self._threads, cores)
         try:
             self._sampling = msgspec.convert(dict(sampling or {}), Sampling)
         except msgspec.ValidationError as error:
@@ -85,7 +89,7 @@ class LlamaCppLanguageModel(Stage):
         params.n_ctx = self._context_tokens * self._n_slots
         params.n_batch = params.n_ubatch = _SLICE
         params.n_cache_reuse = _REUSE
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+        params.cpuparams.n_threads, params.cpuparams_batch.n_threads = self._threads, self._prompt_threads
         params.fit_params = False
         params.cache_ram_mib = 0
         params.n_ctx_checkpoints = 0

@@ -80,6 +80,11 @@ _SCALES: Final = {"k": "thousand", "m": "million", "b": "billion", "bn": "billio
 _IN_ADDRESS: Final = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", "~": " tilde "}
 
 
+def _digit_by_digit(match: re.Match[str]) -> str:
+    """A number too long for anyone to say as one."""
+    return " ".join(digit for digit in match.group() if digit != ",")
+
+
 def _address(match: re.Match[str]) -> str:
     """``https://www.example.com/a?b=1`` -> ``example dot com slash a``: the query is for machines."""
     address = re.sub(r"^(?:[a-z]+://)?(?:www\.)?", "", match.group(), flags=re.IGNORECASE)
@@ -135,6 +140,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
     (re.compile(r"\betc\b"), "et cetera"),
     (re.compile(rf"([$£€])\s?(\d+(?:,\d{{3}})*(?:\.\d+)?)\s?{_SCALE_WORD}"), _large_money),
     (re.compile(rf"([$£€])\s?{_AMOUNT}"), _money),
+    (re.compile(r"\d{1,3}(?:,\d{3}){4,}|\d{13,}"), _digit_by_digit),
     (re.compile(r"(?<=\d)\s?m/s\b"), " meters per second"),
     (re.compile(r"(?<=\d)\s?%"), " percent"),
     (re.compile(r"(?<=[A-Za-z])#(?!\w)"), " sharp"),

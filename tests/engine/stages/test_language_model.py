@@ -12,7 +12,7 @@ from duologue.engine.requests import ChatMessage, Converse, TextDelta, Usage
 from duologue.engine.stage import StageFinish
 from duologue.engine.stages.language_model import LONGEST_ANSWER, LlamaCppLanguageModel
 
-SYSTEM = ChatMessage(role="system", text="You are a friendly voice assistant. Answer briefly, in plain spoken English.")
+SYSTEM = ChatMessage(role="system", text="You are a helpful assistant. Keep your answers short and simple.")
 
 
 def user(text: str) -> ChatMessage:
@@ -117,8 +117,9 @@ def test_the_callers_limit_is_a_length_finish_and_our_own_is_not(model, run_stag
 @pytest.mark.models
 def test_a_conversation_longer_than_the_context_is_answered(model, run_stage):
     messages = [SYSTEM]
-    for i in range(40):
-        messages += [user(f"question {i} " + "word " * 20), ChatMessage(role="assistant", text="answer " * 20)]
+    for i in range(1, 121):
+        reply = f"The number {i} comes right after the number {i - 1}, and it is a nice one."
+        messages += [user(f"Please tell me about the number {i}."), ChatMessage(role="assistant", text=reply)]
     messages.append(user("What is the capital of France?"))
     assert "Paris" in text_of(run_stage(model, Converse(messages=tuple(messages), seed=1, temperature=0.0)))
 

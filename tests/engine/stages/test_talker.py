@@ -144,6 +144,29 @@ def _pitch(samples: np.ndarray) -> float:
 
 
 @pytest.mark.models
+@pytest.mark.parametrize("text", ["It is 6432" + "9" * 60 + ", I think.", "Call 1,234,567,890,123,456,789 today."])
+def test_a_number_beyond_all_names_is_read_digit_by_digit(speak, text):
+    spoken = _spans(speak(text))
+    assert text[spoken[0].text_start : spoken[0].text_end] == text.split()[0]
+    assert text[spoken[-1].text_start : spoken[-1].text_end] == text.split()[-1]
+    assert len(_samples(speak(text))) > 5 * OUTPUT_SAMPLE_RATE
+
+
+def test_a_word_that_cannot_be_read_costs_only_itself(talker, monkeypatch):
+    model = talker._model
+    tokenize = model._g2p.tokenize
+
+    def failing(text):
+        if "zyx" in text:
+            raise IndexError(text)
+        return tokenize(text)
+
+    monkeypatch.setattr(model._g2p, "tokenize", failing)
+    words = model.phonemes(["One", "zyx", "three."])
+    assert [word.word for word in words] == [0, 2]
+    assert all(word.phonemes for word in words)
+
+
 def test_fc_114_one_speaker_over_all_sentences(speak):
     pitches = [_pitch(_samples(speak(text))) for text in REPLIES]
     assert max(pitches) < 1.25 * min(pitches)
