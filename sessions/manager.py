@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import secrets
 import time
@@ -32,6 +33,8 @@ from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.updating import Bound, check_settings
+
+logger = logging.getLogger(__name__)
 
 SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
 SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
@@ -146,9 +149,11 @@ class SessionManager:
         assert task is not None
         self._actors[actor] = task
         SESSIONS_OPEN.inc()
+        logger.info("session %s begins", machine.session.id)
         try:
             await actor.run()
         finally:
+            logger.info("session %s is over", machine.session.id)
             del self._actors[actor]
             SESSIONS_OPEN.dec()
             SPECULATIONS_WASTED.inc(machine.speculations_wasted)

@@ -22,6 +22,6 @@ def test_the_loop_is_never_blocked_for_more_than_50_ms(tmp_path: Path, speech_di
             subprocess.run(talk, check=True, capture_output=True, timeout=120)
         said = log.read_text()[loading:]
         assert served.stop()[0] == 0
-    assert "connection open" in said or "session" in said, "the debug log says nothing of the conversation"
+    assert said.count("is over") == 2, "the log does not cover the conversations"
     slow = [match.group() for match in SLOW.finditer(said)]
     assert not slow
