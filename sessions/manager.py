@@ -93,6 +93,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         limits=limits,
         max_sessions=deploy.duplex_session.max_sessions,
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
+        speculate=deploy.duplex_session.speculate,
         can_call_tools=capabilities.tools,
     )
 

@@ -35,6 +35,8 @@ class DuplexSession(Shape, frozen=True):
     output_buffer_bytes: Count = 2_097_152
     output_buffer_events: Count = 512
     resume_window_s: Seconds = 30.0
+    speculate: bool = True
+    """Whether answers are prepared while a pause of the user may be the end of the turn."""
 
 
 class Aliases(Shape, frozen=True):

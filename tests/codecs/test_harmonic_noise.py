@@ -75,7 +75,7 @@ def test_any_chunking_of_random_frames_gives_the_same_samples(count: int, sizes:
 
 @settings(deadline=None, max_examples=40)
 @given(sizes=SIZES)
-def test_any_chunking_of_speech_gives_the_same_samples(sizes: list[int], spoken: AcousticFrames) -> None:
+def test_fc_106_any_chunking_of_speech_gives_the_same_samples(sizes: list[int], spoken: AcousticFrames) -> None:
     assert np.array_equal(in_chunks(spoken, sizes), one_shot(spoken))
 
 

@@ -561,7 +561,7 @@ async def test_closing_ends_every_stream_and_counts_each_request_once(kit: Any, 
 # -- many requests -----------------------------------------------------------------------------------------------------
 
 
-async def test_fc_111_many_streams_at_once_get_what_each_would_get_alone(kit: Any, rig_of: Any) -> None:
+async def test_fc_111_fc_123_many_streams_at_once_get_what_each_would_get_alone(kit: Any, rig_of: Any) -> None:
     def first(piece: Any, context: Any) -> None:
         name = context.request.request_id
         for n in range(60):

@@ -10,13 +10,17 @@ import pytest
 from scripted_engine import TIMEOUT_S, ScriptedEngine, ScriptedTransport
 from session_driver import NAMES, silence, speech
 
+from duologue.engine.deploy import DeployConfig
+from duologue.engine.deploy.config import DuplexSession
+from duologue.engine.engine import ServedNames
+from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputText, MessageItem
-from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager
+from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager, settings_from_deploy
 
 HELLO = client.ItemCreate(item=MessageItem(role="user", content=(InputText(text="Hello"),)))
 
@@ -194,3 +198,17 @@ async def test_drain_lets_answers_finish_and_cancels_who_is_late() -> None:
     assert streams[1].aborted
     assert all(task.done() for task in tasks)
     assert manager.open_sessions == 0
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+async def test_the_deploy_file_decides_whether_answers_are_prepared_in_a_pause(speculate: bool) -> None:
+    served = ServedNames(models=("assistant",), voices=("heart",), transcription_models=("whisper",))
+    deploy = DeployConfig(pipeline="assistant", duplex_session=DuplexSession(speculate=speculate))
+    engine = ScriptedEngine()
+    settings = settings_from_deploy(deploy, served, Capabilities())
+    async with session(SessionManager(engine, settings)) as transport:  # type: ignore[arg-type]
+        transport.say(client.InputAudioAppend(audio=speech(640)), client.InputAudioAppend(audio=silence(300)))
+        await transport.until(events.SpeechStarted)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(engine.streams) == (1 if speculate else 0)

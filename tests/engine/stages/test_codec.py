@@ -33,7 +33,7 @@ def _sound(deltas) -> bytes:
 
 
 @pytest.mark.parametrize("factor", [0.01, 0.1, 0.3, 0.6, 0.9])
-def test_each_chunk_is_ready_before_the_one_before_has_been_played(factor):
+def test_fc_115_each_chunk_is_ready_before_the_one_before_has_been_played(factor):
     ladder, now, played_out, lengths = ChunkLadder(), 100.0, None, []
     for _ in range(12):
         length = ladder.next_length(now, factor)
@@ -138,7 +138,7 @@ def test_the_seed_comes_from_the_payload_else_from_the_request(run_stage):
     assert sound() == sound() != sound(request_id="b")
 
 
-def test_an_abort_stops_at_the_next_chunk(recorder):
+def test_fc_020_an_abort_stops_at_the_next_chunk(recorder):
     codec = HarmonicNoiseCodec()
     context = recorder(Speak(text="x", seed=1))
     context._then = lambda piece: setattr(context, "aborted", True)
