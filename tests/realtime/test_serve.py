@@ -136,7 +136,9 @@ async def test_a_running_answer_is_finished_unless_a_second_signal_comes(tmp_pat
             content = [{"type": "input_text", "text": "Tell me a long story." if signals > 1 else "Say hello."}]
             item = {"type": "message", "role": "user", "content": content}
             await connection.send(json.dumps({"type": "conversation.item.create", "item": item}))
-            await connection.send(json.dumps({"type": "response.create"}))
+            long = {"instructions": "You are a novelist. Write a long story of at least three hundred words."}
+            response = {"response": long} if signals > 1 else {}
+            await connection.send(json.dumps({"type": "response.create", **response}))
             events: list[str] = []
             async for frame in connection:  # ends without an error at 1000 and 1001
                 event = json.loads(frame)
