@@ -158,10 +158,14 @@ async def test_a_manual_turn(converse: Any, recording: Callable[[str], bytes]) -
         assert talk.audio_of(response["id"])
 
 
+NOVELIST = "You are a novelist. Write a long story of at least three hundred words."
+"""The server's own instructions ask for short answers."""
+
+
 async def begin_a_long_answer(talk: Recorder) -> str:
     """Ask for a long answer; returns the response's id once its sound has begun."""
     await talk.write("Tell me a very long story about a dragon, with many details.")
-    await talk.send("response.create")
+    await talk.send("response.create", response={"instructions": NOVELIST})
     return (await talk.until("response.output_audio.delta"))["response_id"]
 
 
