@@ -33,7 +33,7 @@ class Pacer(Stage):
         payload = np.zeros(size, np.uint8)
         began = time.monotonic()
         for n in range(count):
-            time.sleep(max(0.0, began + n / rate - time.monotonic()))
+            time.sleep(max(0.0, began + n / rate - time.monotonic()))  # the pace is what is asked for
             if not context.emit(Stamped(time.monotonic(), payload)):
                 return
 
@@ -71,4 +71,4 @@ class Stepper(Stage):
         """One request."""
         context.emit(TextDelta(text="on"))
         while not context.aborted:
-            time.sleep(STEP_S)
+            time.sleep(STEP_S)  # stands for a step of a model, which an abort cannot break off either
