@@ -43,6 +43,8 @@ class Capabilities:
     audio_out: bool = False
     video_out: bool = False
     tools: bool = False
+    image_in: bool = False
+    """Pictures in a user's message (:class:`~duologue.engine.requests.ImagePart`)."""
     native_duplex: bool = False
 
 

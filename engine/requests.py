@@ -6,7 +6,8 @@ imports no inference library, so that the session core may use it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -30,15 +31,45 @@ class ToolCall(Frozen, frozen=True):
     """A JSON object as text, as the model wrote it."""
 
 
+class ImagePart(Frozen, frozen=True):
+    """A picture that the user shows, encoded as it came."""
+
+    data: bytes
+    media_type: Literal["image/png", "image/jpeg"]
+    detail: Literal["auto", "low", "high"] = "auto"
+    """How closely the model is to look, for those that can tell the difference."""
+
+
 class ChatMessage(Frozen, frozen=True):
     """One message of the conversation as a language model is shown it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
+    """All its words."""
+    parts: tuple[str | ImagePart, ...] = ()
+    """Of a user's message that holds pictures: words and pictures in their order; ``text`` is then the words alone,
+    joined by spaces. Empty: ``text`` is all there is. See :meth:`of_parts` and :attr:`content`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Of an assistant's message; each is followed by a message of role ``tool`` with its result."""
     tool_call_id: str | None = None
     """Of a message of role ``tool``: the call of which ``text`` is the result."""
+
+    @classmethod
+    def of_parts(cls, role: Literal["system", "user", "assistant", "tool"], parts: Iterable[str | ImagePart]) -> Self:
+        """A message of words and pictures in this order."""
+        parts = tuple(part for part in parts if part != "")
+        text = " ".join(part for part in parts if isinstance(part, str))
+        return cls(role=role, text=text, parts=parts if any(isinstance(p, ImagePart) for p in parts) else ())
+
+    @property
+    def content(self) -> tuple[str | ImagePart, ...]:
+        """Words and pictures in their order; no empty words."""
+        return self.parts or ((self.text,) if self.text else ())
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """The pictures alone."""
+        return tuple(part for part in self.parts if isinstance(part, ImagePart))
 
 
 class Tool(Frozen, frozen=True):
