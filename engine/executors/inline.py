@@ -171,6 +171,7 @@ class InlineReplica:
         lane.dead = True
         lane.inbox.clear()
         lane.changed.notify()
+        lane.interrupt()
         if not lane.scheduled:
             self._make_ready(lane)
 
@@ -271,6 +272,14 @@ class Lane:
     def has_work(self) -> bool:
         """True while a worker should come back to this lane. Only with the lock held."""
         return self.dead or bool(self.inbox) or self.ended
+
+    def interrupt(self) -> None:
+        """Wake the stage where it waits for something outside. Only with the lock held."""
+        if self._started and not self.over:
+            try:
+                self._model.interrupt(self._state)
+            except Exception:
+                logger.exception("Stage '%s' failed to interrupt %s", self._replica.stage, self.request.request_id)
 
     # -- StageContext --------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from duologue.engine.requests import ChatMessage, NamedTool, Tool, ToolChoice
+from duologue.engine.requests import ChatMessage, ImagePart, NamedTool, Tool, ToolChoice
 
 
 def in_words(messages: Iterable[ChatMessage]) -> Iterator[ChatMessage]:
@@ -21,8 +22,9 @@ def in_words(messages: Iterable[ChatMessage]) -> Iterator[ChatMessage]:
 
 
 def chat_completions_message(message: ChatMessage) -> dict[str, Any]:
-    """``message`` as an OpenAI-compatible chat completions API takes it."""
-    shaped: dict[str, Any] = {"role": message.role, "content": message.text}
+    """``message`` as an OpenAI-compatible chat completions API takes it; pictures become data URLs."""
+    content: Any = [_part(part) for part in message.content] if message.parts else message.text
+    shaped: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         shaped["tool_calls"] = [
             {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -31,6 +33,13 @@ def chat_completions_message(message: ChatMessage) -> dict[str, Any]:
     if message.tool_call_id is not None:
         shaped["tool_call_id"] = message.tool_call_id
     return shaped
+
+
+def _part(part: str | ImagePart) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    url = f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url, "detail": part.detail}}
 
 
 def chat_completions_tool(tool: Tool) -> dict[str, Any]:
