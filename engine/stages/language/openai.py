@@ -76,7 +76,7 @@ class OpenAILanguageModel(AsyncBackend):
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
         """``model`` is the endpoint's name for it; ``base_url`` ends in ``/v1`` (None: OpenAI's own). The key is read
-        from the environment variable ``api_key_env``, which the stage's ``env`` may set; not every endpoint asks for one.
+        from the environment variable ``api_key_env``, which the stage's ``env`` may set; not every endpoint needs one.
 
         ``tools`` and ``images``: whether the model takes them. ``context_tokens``: longer conversations are cut to fit
         (None: only once the endpoint says that one is too long). ``answer_tokens``: after so many an answer ends with
