@@ -16,6 +16,7 @@ from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.language.sampling import read_sampling
 from duologue.engine.stages.slots import SlotTable
+from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.text.context import fit
 from duologue.engine.text.tool_calls import (
     CALL_OPENS,
@@ -99,6 +100,7 @@ class TransformersLanguageModel(Stage):
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
+        let_waiting_threads_sleep()
         try:
             import torch
             import transformers
