@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +13,7 @@ from duologue.engine.models.gguf import checkpoint
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, Usage
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
+from duologue.engine.stages.language.pictures import opened
 from duologue.engine.stages.language.sampling import read_sampling
 from duologue.engine.stages.slots import SlotTable
 from duologue.engine.stages.threads import let_waiting_threads_sleep
@@ -321,7 +321,7 @@ class _Pictures:
 
         from duologue.engine.stages.language.batching import Prompt
 
-        images = [_opened(part) for part in parts]
+        images = [opened(part) for part in parts]
         read = self._processor(text=[text], images=[images], return_tensors="pt", add_special_tokens=False)
         tokens = read["input_ids"][0].tolist()
         names = [hashlib.sha256(part.data).hexdigest() for part in parts]
@@ -355,15 +355,6 @@ class _Pictures:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(name)
         return self._kept[name]
-
-
-def _opened(part: ImagePart) -> Any:
-    from PIL import Image
-
-    try:
-        return Image.open(io.BytesIO(part.data)).convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"A picture of type {part.media_type} cannot be read: {error}") from error
 
 
 def _load_model(loader: Any, place: str, dtype: str) -> Any:
