@@ -27,7 +27,7 @@ from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Fail
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
 from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
-from duologue.engine.stage import StageFinish
+from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
 logger = logging.getLogger(__name__)
@@ -317,24 +317,26 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
+            to_client = node.final and message.to != "next"
             if message.at:
-                self._trace_first(node, message.at)  # before the taker can have it
-            if type(piece) is Parcel and node.final:
+                self._trace_first(node, message.at, message.to)  # before the taker can have it
+            if type(piece) is Parcel and to_client:
                 piece = piece.open()  # the client is in this process
-            if type(piece) is not ToolCallDelta:
+            if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
                     self._hand_over(edge, piece.link() if shared else piece)
-            if node.final and isinstance(piece, OUTPUT_DELTAS):
+            if to_client and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
         self._regrant(node)
 
-    def _trace_first(self, node: _Node, emitted: float) -> None:
+    def _trace_first(self, node: _Node, emitted: float, to: Taker) -> None:
         sent = time.monotonic()
         for edge in node.incoming:
-            edge.trace.produced = emitted
-        for trace in (*(edge.trace for edge in node.outgoing), *((node.to_client,) if node.final else ())):
+            edge.trace.produced = edge.trace.produced or emitted
+        onward = [edge.trace for edge in node.outgoing] if to != "client" else []
+        for trace in (*onward, *((node.to_client,) if node.final and to != "next" else ())):
             trace.emitted, trace.sent = emitted, sent
 
     def _on_consumed(self, node: _Node, message: Consumed) -> None:

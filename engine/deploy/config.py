@@ -94,6 +94,8 @@ class DeployConfig(Shape, frozen=True):
     """What a session may do; the names are those of the session core's limits, which checks them."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    checkpoint: str | None = None
+    """Path or hub id for the stages that name no model of their own; not a key of the file either."""
 
     def stage(self, stage_id: int) -> StageDeploy:
         """The settings of that stage; an empty entry when the file has none."""

@@ -271,7 +271,7 @@ class ProcessReplica:
         """A small piece is read here, a large one stays in its segment for the taker."""
         parcel = self._connector.receive(message.piece)
         piece = parcel.open() if parcel.in_memory else parcel
-        return Emitted(message.request_id, piece, message.at)
+        return Emitted(message.request_id, piece, message.at, message.to)
 
     def _on_answer(self, message: Ready | NotReady) -> None:
         if self._answer is not None and not self._answer.done():

@@ -14,8 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from duologue.engine.connectors.shared_memory import Packed
-from duologue.engine.executors.base import Consumed, Done, Failed, Released
+from duologue.engine.executors.base import Consumed, Done, Failed, Released, Working
 from duologue.engine.executors.build import StageBuild
+from duologue.engine.stage import Taker
 
 _LENGTH: Final = struct.Struct("<I")
 
@@ -97,6 +98,7 @@ class Sent(Wire):
     request_id: str
     piece: Packed
     at: float
+    to: Taker = "all"
 
 
 class Log(Wire):
@@ -107,7 +109,7 @@ class Log(Wire):
     text: str
 
 
-Up = Ready | NotReady | Sent | Log | Consumed | Done | Failed | Released
+Up = Ready | NotReady | Sent | Log | Consumed | Working | Done | Failed | Released
 
 M = TypeVar("M")
 
