@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duologue.engine.chunking import Made
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import AudioDelta, ChatMessage, Converse, Speak, TextDelta, Usage
 from duologue.engine.stage import Stage, StageFinish
@@ -155,3 +156,18 @@ PIPELINE = PipelineConfig(
     ),
 )
 TARGETS = {0: f"{HERE}:Source", 1: f"{HERE}:Sum", 2: f"{HERE}:Hum"}
+
+
+def five_with_two_before(made: Made, finished: bool) -> TextDelta | None:
+    """A chunk processor: five pieces, after the last two of the chunk before in brackets."""
+    if not made.waiting or (len(made.waiting) < 5 and not finished):
+        return None
+    taken, made.waiting[:] = made.waiting[:5] if not finished else list(made.waiting), made.waiting[5:]
+    text = "".join(piece.text for piece in taken)
+    before, made.context = made.context or "", text[-2:]
+    return TextDelta(text=f"[{before}]{text}")
+
+
+def broken(pieces: Any) -> Any:
+    """A full processor that does not work."""
+    raise RuntimeError("no")
