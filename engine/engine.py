@@ -284,7 +284,7 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env)
+                    spec = WorkerSpec(build, self._size(config), placed.env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))

@@ -86,6 +86,8 @@ class DeployConfig(Shape, frozen=True):
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
     connectors: dict[str, ConnectorDeploy] = {}
+    stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Longest time for a stage in a worker process to load, and again to warm up."""
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""

@@ -71,11 +71,15 @@ class Abort(Wire):
     request_id: str
 
 
+class Ping(Wire):
+    """To be answered with :class:`Pong`."""
+
+
 class Close(Wire):
     pass
 
 
-Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | Close
+Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | Ping | Close
 
 # -- to the gateway ----------------------------------------------------------------------------------------------------
 
@@ -90,6 +94,10 @@ class NotReady(Wire):
     kind: str
     """Name of the exception's class."""
     error: str
+
+
+class Pong(Wire):
+    """The worker's event loop is alive."""
 
 
 class Sent(Wire):
@@ -109,7 +117,7 @@ class Log(Wire):
     text: str
 
 
-Up = Ready | NotReady | Sent | Log | Consumed | Working | Done | Failed | Released
+Up = Ready | NotReady | Pong | Sent | Log | Consumed | Working | Done | Failed | Released
 
 M = TypeVar("M")
 

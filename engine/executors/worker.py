@@ -31,6 +31,8 @@ from duologue.engine.executors.wire import (
     Log,
     NotReady,
     Open,
+    Ping,
+    Pong,
     Push,
     Ready,
     Sent,
@@ -123,6 +125,8 @@ class Worker:
                 self._replica.abort(message.request_id)
             case WarmUp():
                 self._spawn(self._warm_up())
+            case Ping():
+                self.channel.send([Pong()])
             case Close():
                 self._spawn(self._close())
 

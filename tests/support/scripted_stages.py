@@ -43,7 +43,7 @@ class Source(Stage):
     """Takes a request, emits text, or blocks of ``size`` values.
 
     ``numbers N``, ``blocks N SIZE``, ``endless``, ``endless-blocks``, ``usage``, ``fail TEXT``, ``die``,
-    ``undeclared``, ``environment NAME``, ``counts`` (starts and releases before this one), ``pid``.
+    ``undeclared``, ``hold FIFO``, ``environment NAME``, ``counts`` (starts and releases before this one), ``pid``.
     """
 
     def __init__(self, broken: str = "", greeting: str = "") -> None:
@@ -57,6 +57,8 @@ class Source(Stage):
             raise FileNotFoundError("weights.bin is missing")
         if self._broken == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._broken.endswith("fifo"):
+            os.close(os.open(self._broken, os.O_RDONLY))
 
     def start(self, request: Any) -> tuple[int, int]:
         with self._lock:
@@ -101,6 +103,9 @@ class Source(Stage):
                 context.emit(TextDelta(text=self._greeting))
             case ["undeclared"]:
                 context.emit(Undeclared(1))
+            case ["hold", path]:
+                os.close(os.open(path, os.O_RDONLY))  # until somebody opens the other end
+                context.emit(TextDelta(text="held"))
             case ["fail", text]:
                 raise RuntimeError(text)
             case ["die"]:
