@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from duologue.sessions.effects import Effect, OpenRequest, Send
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, InputAudio, Item, MessageItem
 from duologue.sessions.playout import PlayoutLedger
+from duologue.sessions.stored_prompts import PromptTemplate
 
 IdFactory = Callable[[str], str]
 """``ids("item")`` gives a new id with that prefix, unique in the process."""
@@ -31,6 +32,11 @@ class SessionContext:
     ids: IdFactory
     limits: Limits = field(default_factory=Limits)
     can_call_tools: bool = False
+    takes_images: bool = False
+    gives_logprobs: bool = False
+    """Whether the recogniser says how sure it is of its words."""
+    prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
+    """Stored prompts by id."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
 

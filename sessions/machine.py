@@ -99,8 +99,8 @@ class ConversationMachine:
                 self._listening.append(audio)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
-            case EngineOutput(request_id=request_id, delta=delta):
-                self._answering.engine_output(request_id, delta, now)
+            case EngineOutput():
+                self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):

@@ -13,7 +13,6 @@ from duologue.engine.requests import (
     AudioDelta,
     ChatMessage,
     Converse,
-    Delta,
     Finished,
     TextDelta,
     ToolCallDelta,
@@ -23,7 +22,7 @@ from duologue.sessions.config import ResponseOverrides
 from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import AbortRequest, DropAudio
+from duologue.sessions.effects import AbortRequest, DropAudio, EngineOutput
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
 from duologue.sessions.output_items import CallOutput, MessageOutput, OutputItem
@@ -71,13 +70,13 @@ class Responses:
         self._begin(settings, now)
         self.pursue(now)
 
-    def release(self, settings: ResponseSettings, request_id: str, held: Sequence[Delta], now: float) -> None:
+    def release(self, settings: ResponseSettings, request_id: str, held: Sequence[EngineOutput], now: float) -> None:
         """Begin a response of which the engine has made ``held`` already. Raises ``ProtocolError``."""
         response = self._begin(settings, now)
         response.request_id = request_id
-        for delta in held:
+        for output in held:
             if self.active is response:
-                self._take(response, delta, now)
+                self._take(response, output, now)
 
     def pursue(self, now: float) -> None:
         """Open the requests of responses as soon as every utterance in their context has its words."""
@@ -162,13 +161,14 @@ class Responses:
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 
-    def engine_output(self, request_id: str, delta: Delta, now: float) -> None:
+    def engine_output(self, output: EngineOutput, now: float) -> None:
         for response in self._in_progress():
-            if response.request_id == request_id:
-                self._take(response, delta, now)
+            if response.request_id == output.request_id:
+                self._take(response, output, now)
 
-    def _take(self, response: ResponseLifecycle, delta: Delta, now: float) -> None:
-        match delta:
+    def _take(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
+        response.usage = output.usage  # what it has used so far is what it has used if it is broken off now
+        match output.delta:
             case TextDelta(text=text):
                 message, entry = self._message(response)
                 message.add_text(text)
