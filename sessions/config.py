@@ -216,6 +216,12 @@ class Limits(Shape, frozen=True):
     """Longest uncommitted input without turn detection; older audio is refused with an error."""
     kept_audio_s: float = 300.0
     """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
+    max_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 5 * 2**20
+    """Of all pictures of one item, so that the item with them stays below the 8 MiB that stock clients read."""
+    max_image_pixels: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+    kept_images: Annotated[int, msgspec.Meta(ge=1)] = 32
+    """Pictures kept in a conversation, for the model and for ``retrieve``; the oldest is dropped first."""
+    kept_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 2**20
     max_items: int = 1000
     max_tools: int = 128
     max_tools_bytes: int = 256 * 1024

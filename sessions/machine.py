@@ -154,8 +154,9 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
-        core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
-        core.emit(events.ItemDone, previous_item_id=previous, item=entry.item)
+        shown = entry.shown
+        core.emit(events.ItemAdded, previous_item_id=previous, item=shown)
+        core.emit(events.ItemDone, previous_item_id=previous, item=shown)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
