@@ -77,7 +77,7 @@ class Answering:
     # -- turns of the user (TurnListener) ------------------------------------------------------------------------------
 
     def turn_started(self, now: float) -> None:
-        self.responses.idle_since = None
+        self.responses.disarm_idle_timeout()
         detection = self._core.session.audio.input.turn_detection
         if detection is None or not detection.interrupt_response:
             return
@@ -177,6 +177,7 @@ class Answering:
         self._unanswered = None
         if not entry.transcript:
             self._abandon(speculation)
+            self.responses.rearm_idle_timeout(now)
             return
         try:
             if self.responses.active is not None:

@@ -187,7 +187,9 @@ class ConversationMachine:
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
+            silent_s = now - (self._answering.responses.idle_since or now)
+            self._answering.responses.disarm_idle_timeout()  # also if the answer is refused
+            self._listening.commit_silence(silent_s)
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:

@@ -132,6 +132,11 @@ class ResponseLifecycle:
     def hold_call(self, key: str, name: str, arguments: str) -> None:
         self.held_calls.setdefault(key, HeldCall(name)).arguments += arguments
 
+    def refuses_call(self, key: str) -> bool:
+        """Whether a new call is one too many: models do not always obey ``parallel_tool_calls``."""
+        others = {*self._calls, *self.held_calls} - {key}
+        return self.settings.parallel_tool_calls is False and bool(others)
+
     def call(self, key: str) -> CallOutput | None:
         """The call that the engine knows as ``key``, once it has begun."""
         return self._calls.get(key)

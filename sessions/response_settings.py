@@ -36,6 +36,8 @@ def effective_settings(
     parallel = session.parallel_tool_calls if overrides.parallel_tool_calls is UNSET else overrides.parallel_tool_calls
     reasoning = session.reasoning if overrides.reasoning is UNSET else overrides.reasoning
     check_tools(core.context, tools, choice, "response")
+    if choice == "required" and not tools:
+        raise ProtocolError("invalid_value", "There is no tool that could be called.", "response.tool_choice")
     return ResponseSettings(
         modality=modalities[0],
         audio_format=session.audio.output.format if output.format is UNSET else output.format,

@@ -50,10 +50,20 @@ class Responses:
         """True once sound has been sent: the voice is fixed from then on."""
         self.idle_since: float | None = None
         """When the last answer's sound has been (or will have been) played; None while something goes on."""
+        self._was_idle = False
 
     @property
     def any_in_progress(self) -> bool:
         return self.active is not None or bool(self._beside)
+
+    def disarm_idle_timeout(self) -> None:
+        """Somebody speaks, or is about to."""
+        self._was_idle, self.idle_since = self.idle_since is not None, None
+
+    def rearm_idle_timeout(self, now: float) -> None:
+        """Nobody had spoken after all."""
+        if self._was_idle and self.active is None:
+            self.idle_since = max(now, self._core.ledger.queue_ends_at)
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +125,7 @@ class Responses:
             self._beside[response.id] = response
         else:
             self.active, self.idle_since = response, None
+            self._was_idle = False
         if left := self._rates.begin(response.id, settings.max_output_tokens, now):
             self._core.emit(events.RateLimitsUpdated, rate_limits=left)
         return response
@@ -207,6 +218,8 @@ class Responses:
     def _take_call(self, response: ResponseLifecycle, key: str, name: str, arguments: str) -> None:
         """A piece of the call that the engine names ``key``."""
         call = response.call(key)
+        if call is None and response.refuses_call(key):
+            return
         if call is None and response.open_output is not None:
             response.hold_call(key, name, arguments)
         elif call is None:
