@@ -284,9 +284,27 @@ def merged(session: S, patch: dict[str, Any]) -> S:
         if name in patch and patch[name] != present[name]:
             raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
     try:
-        return msgspec.convert(deep_merge(present, _plain_voice(patch)), type(session))
+        return msgspec.convert(_without_nulls(deep_merge(present, _plain_voice(patch))), type(session))
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "session") from error
+
+
+_NULL_UNSETS = {
+    "": ("parallel_tool_calls", "reasoning"),
+    "transcription": ("language", "languages", "prompt", "keywords", "delay"),
+}
+"""Fields of a session, and of an object in it, that may be missing: null takes them away again."""
+
+
+def _without_nulls(settings: dict[str, Any], within: str = "") -> dict[str, Any]:
+    unset = _NULL_UNSETS.get(within, ())
+    return {
+        key: _without_nulls(value, key)
+        if key in ("audio", "input", "transcription") and isinstance(value, dict)
+        else value
+        for key, value in settings.items()
+        if value is not None or key not in unset
+    }
 
 
 def _plain_voice(settings: dict[str, Any]) -> dict[str, Any]:
@@ -330,10 +348,15 @@ class ResponseOverrides(Shape, frozen=True):
 
 
 def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
-    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field."""
+    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field.
+
+    Null stands for what is not given, as LiveKit's client writes it: a response has nothing that could be cleared.
+    """
     if raw is UNSET:
         return ResponseOverrides()
+    fields = ResponseOverrides.__struct_fields__
+    given = {name: value for name, value in _plain_voice(raw).items() if value is not None or name not in fields}
     try:
-        return msgspec.convert(_plain_voice(raw), ResponseOverrides)
+        return msgspec.convert(given, ResponseOverrides)
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "response") from error
