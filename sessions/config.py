@@ -179,6 +179,11 @@ class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
     truncation: Truncation = "auto"
 
 
+CLIENT_ENDPOINTED = frozenset({"gpt-realtime-whisper", "gpt-live-transcribe"})
+"""Names of recognisers that come without turn detection at OpenAI: who opens a transcription session with one of them
+commits by himself (LiveKit's plugin does, and says nothing of ``turn_detection``)."""
+
+
 class TranscriptionAudio(Shape, frozen=True):
     input: AudioInput = AudioInput()
 
@@ -198,6 +203,8 @@ class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcript
         session_input = session.audio.input
         if session_input.transcription is None:
             session_input = replace(session_input, transcription=Transcription(model=model))
+        if model in CLIENT_ENDPOINTED:
+            session_input = replace(session_input, turn_detection=None)
         return cls(id=session.id, expires_at=session.expires_at, audio=TranscriptionAudio(input=session_input))
 
 
