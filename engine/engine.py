@@ -14,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from duologue.engine import metrics
+from duologue.engine.checkpoints import served_name
+from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
@@ -135,7 +137,12 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._orchestrator = Orchestrator(self.pipeline, self._replicas, self.deploy.duplex_session.output_buffer_bytes)
+        self._orchestrator = Orchestrator(
+            self.pipeline,
+            self._replicas,
+            self.deploy.duplex_session.output_buffer_bytes,
+            {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
+        )
         self._orchestrator.start()
         for replica in self._all_replicas():
             metrics.replicas.add(replica)
@@ -221,8 +228,10 @@ class Engine:
 
     def _model_names(self, payload: type) -> tuple[str, ...]:
         stage = self.pipeline.entry_for(payload)
-        name = stage and self.deploy.stage(stage.stage_id).engine_args.get("model", stage.model)
-        return (str(name),) if name else ()
+        name = stage and self.deploy.stage(stage.stage_id).engine_args.get(
+            "model", stage.model or self.deploy.checkpoint
+        )
+        return (served_name(str(name)),) if name else ()
 
     async def _load_all(self, report: Callable[[str, StageState], None]) -> None:
         async def bring_up(name: str, steps: list[tuple[StageState, Callable[[], Awaitable[None]]]]) -> None:
@@ -271,6 +280,11 @@ class Engine:
         for config in self.pipeline.stages:
             build = self._build(config, self.deploy.stage(config.stage_id))
             added |= import_stage(build.target).abilities(build.arguments())
+            try:
+                _ = build.hand_over and build.hand_over.function()
+            except ImportError as error:
+                where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
+                raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
         able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))
         self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
@@ -288,7 +302,7 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env)
+                    spec = WorkerSpec(build, self._size(config), placed.env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))
@@ -310,9 +324,18 @@ class Engine:
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
         offered: dict[str, Any] = {"max_num_seqs": self._size(config)}
-        if config.model and arch == config.model_arch:
-            offered["model"] = config.model
-        return StageBuild(stage_target(arch), given, offered, where)
+        if model := (config.model if arch == config.model_arch else None) or self.deploy.checkpoint:
+            offered["model"] = model
+        return StageBuild(stage_target(arch), given, offered, where, self._hand_over(config))
+
+    def _hand_over(self, config: StageConfig) -> HandOver | None:
+        """How the stage's pieces reach the next one, unless each is handed on at once."""
+        whole = not self.deploy.async_chunk
+        processor = config.full_processor if whole else config.chunk_processor
+        has_targets = any(config.stage_id in stage.input_sources for stage in self.pipeline.stages)
+        if not has_targets or not (whole or processor):
+            return None
+        return HandOver(whole, processor, config.final_output)
 
     def _size(self, config: StageConfig) -> int:
         return self.deploy.stage(config.stage_id).max_num_seqs or config.max_num_seqs

@@ -99,6 +99,8 @@ class Transcribe(Frozen, frozen=True, tag="transcribe"):
     sample_rate: int
     language: str | None = None
     prompt: str | None = None
+    logprobs: bool = False
+    """Whether the words are to come with the log-probabilities of their tokens."""
 
 
 class Converse(Frozen, frozen=True, tag="converse"):
@@ -156,6 +158,10 @@ class Usage(Frozen, frozen=True):
     audio_output_tokens: int = 0
     """Part of ``output_tokens``."""
 
+    def since(self, earlier: Usage) -> Usage:
+        """What came on top of ``earlier``."""
+        return Usage(**{name: getattr(self, name) - getattr(earlier, name) for name in self.__struct_fields__})
+
 
 class WordSpan(Frozen, frozen=True):
     """Where a word of the response's text lies in the response's audio."""
@@ -167,10 +173,24 @@ class WordSpan(Frozen, frozen=True):
     """First sample after the word's sound, counted from the response's first sample at ``OUTPUT_SAMPLE_RATE``."""
 
 
+class TokenLogprob(Frozen, frozen=True):
+    """A token of a transcript, and how sure the recogniser was of it."""
+
+    token: str
+    logprob: float
+    """Natural logarithm of the token's probability, given those before it."""
+    bytes: bytes
+    """The token in UTF-8; a character may be spread over several tokens, whose ``token`` is then no text."""
+
+
 class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     """Recognised words, to be appended to those before."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens that ``text`` is made of, where they were asked for and are known."""
+    language: str | None = None
+    """ISO 639-1 code of what was spoken; None: the recogniser does not say."""
 
 
 class TextDelta(Frozen, frozen=True, tag="text"):

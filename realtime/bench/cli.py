@@ -13,6 +13,8 @@ from rich.console import Console
 
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.engine_command import engine
+from duologue.realtime.bench.gateway_command import gateway
+from duologue.realtime.bench.language_model_command import language_model
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -125,6 +127,8 @@ def recompute(
 
 
 app.command()(engine)
+app.command()(language_model)
+app.command()(gateway)
 
 
 def _refuse_existing(out: Path) -> None:

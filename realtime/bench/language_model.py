@@ -9,6 +9,7 @@ before it is asked in full.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -84,7 +85,9 @@ async def run_language_models(deploys: list[DeployConfig], turns: int, repeats: 
 
 def deploy_for(backend: str, model: str) -> DeployConfig:
     """The assistant with another language model."""
-    stage = StageDeploy(stage_id=_language_model("assistant").stage_id, engine_args={"backend": backend, "model": model})
+    stage = StageDeploy(
+        stage_id=_language_model("assistant").stage_id, engine_args={"backend": backend, "model": model}
+    )
     return DeployConfig(pipeline="assistant", stages=[stage])
 
 
@@ -141,9 +144,7 @@ async def _converse(
         messages.append(ChatMessage(role="assistant", text=answered.text or "Yes."))
 
 
-async def _ask(
-    orchestrator: Orchestrator, session: str, messages: list[ChatMessage], abort: bool = False
-) -> _Timing:
+async def _ask(orchestrator: Orchestrator, session: str, messages: list[ChatMessage], abort: bool = False) -> _Timing:
     """Ask, and read to the end or to the first token."""
     payload = Converse(
         messages=tuple(messages), modalities=("text",), max_output_tokens=ANSWER_TOKENS, temperature=0.0, seed=1
@@ -200,7 +201,7 @@ async def _stage(config: StageConfig, deploy: DeployConfig) -> AsyncIterator[Orc
     if placed.sampling:
         given["sampling"] = placed.sampling
     replica = InlineReplica(config.name, StageBuild(stage_target(arch), given, offered), 2)
-    alone = replace_stage(config)
+    alone = dataclasses.replace(config, input_sources=(), final_output=True, final_output_type="text")
     orchestrator = Orchestrator(PipelineConfig("bench-language-model", (alone,)), {config.stage_id: [replica]})
     try:
         await replica.load()
@@ -210,10 +211,3 @@ async def _stage(config: StageConfig, deploy: DeployConfig) -> AsyncIterator[Orc
     finally:
         await orchestrator.close()
         await asyncio.shield(replica.close())
-
-
-def replace_stage(config: StageConfig) -> StageConfig:
-    """The stage as a pipeline of its own."""
-    from dataclasses import replace as changed
-
-    return changed(config, input_sources=(), final_output=True, final_output_type="text")

@@ -20,7 +20,8 @@ from duologue.realtime.bench.language_model import LanguageModelReport, deploy_f
 
 def language_model(
     backend: Annotated[
-        list[str] | None, typer.Option(help="llamacpp, transformers or vllm; again for several. Without: all installed.")
+        list[str] | None,
+        typer.Option(help="llamacpp, transformers or vllm; may be repeated. Without: all there are."),
     ] = None,
     model: Annotated[str, typer.Option(help="Name, path or hub id of the model.")] = "smollm2-135m-instruct",
     deploy_config: Annotated[

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from duologue.engine.models import require
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest, Usage
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.slots import SlotTable
@@ -74,6 +74,7 @@ class LlamaCppLanguageModel(Stage):
         """
         self._name = model
         self._n_slots = max_num_seqs
+        self._slots = SlotTable(max_num_seqs)
         self._context_tokens = context_tokens
         self._tools = tools
         self._chat_template = chat_template
@@ -120,7 +121,6 @@ class LlamaCppLanguageModel(Stage):
         params.api_keys = [secrets.token_urlsafe(32)]
         params.endpoint_slots = params.endpoint_props = params.ui = False
         self._server = xllamacpp.Server(params)
-        self._slots = SlotTable(self._n_slots)
         # The library's batch loop may not have begun yet, and one that is told to end before it begins never ends:
         # whoever gives up the start now would wait in ``close`` for ever. After an answer it has begun.
         self.warm_up()
@@ -151,7 +151,7 @@ class LlamaCppLanguageModel(Stage):
             if not reports.too_long or budget < _SLICE:
                 raise RuntimeError(reports.error)
             budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
-        answer.close(reports.usage())
+        answer.close()
 
     def release(self, state: int) -> None:
         """The slot may be given to another session, if need be."""
@@ -198,10 +198,7 @@ class _Reports:
         self.error: str | None = None
         self.too_long = False
         self._answer = answer
-        self._prompt_tokens = 0
-        self._cached_tokens = 0
         self._call_names: dict[int, str] = {}
-        self._usage: Usage | None = None
 
     def __call__(self, report: Any) -> bool:
         if isinstance(report, list):
@@ -211,13 +208,11 @@ class _Reports:
             self.too_long = report["error"].get("type") == "exceed_context_size_error"
             return True
         if (progress := report.get("prompt_progress")) is not None:
-            self._prompt_tokens, self._cached_tokens = progress["total"], progress["cache"]
+            self._answer.read(progress["total"], progress["cache"])
         if (usage := report.get("usage")) is not None:
-            self._usage = Usage(
-                input_tokens=usage["prompt_tokens"],
-                cached_tokens=usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
-                output_tokens=usage["completion_tokens"],
-            )
+            cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            self._answer.read(usage["prompt_tokens"], cached)
+            self._answer.counted(usage["completion_tokens"])
         for choice in report.get("choices", ()):
             if choice.get("finish_reason") == "length":
                 self._answer.reached_limit()
@@ -234,9 +229,3 @@ class _Reports:
         index, function = piece.get("index", 0), piece.get("function", {})
         name = self._call_names.setdefault(index, function.get("name") or "")
         return self._answer.call(str(index), name, function.get("arguments") or "")
-
-    def usage(self) -> Usage:
-        """As llama.cpp counted, or, stopped before it did, as seen here."""
-        return self._usage or Usage(
-            input_tokens=self._prompt_tokens, cached_tokens=self._cached_tokens, output_tokens=self._answer.tokens
-        )

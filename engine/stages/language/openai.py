@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from duologue.engine.models import ModelUnavailable
-from duologue.engine.requests import ChatMessage, Converse, Usage
+from duologue.engine.requests import ChatMessage, Converse
 from duologue.engine.stage import Ability, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.language.event_loop import AsyncBackend, Call
@@ -160,7 +160,7 @@ class OpenAILanguageModel(AsyncBackend):
                 budget = sum(map(estimated_tokens, fitting)) * 2 // 3
                 continue
             break
-        answer.close(chunks.usage())
+        answer.close()
 
     def close(self) -> None:
         """Close the connections."""
@@ -232,17 +232,13 @@ class _Chunks:
         self._where = where
         self._names: dict[str, str] = {}
         self._finished = False
-        self._usage: Usage | None = None
 
     def take(self, chunk: ChatCompletionChunk) -> bool:
         """Hand on what is in a chunk. False: enough."""
         if chunk.usage is not None:
             details = chunk.usage.prompt_tokens_details
-            self._usage = Usage(
-                input_tokens=chunk.usage.prompt_tokens,
-                cached_tokens=(details.cached_tokens or 0) if details else 0,
-                output_tokens=chunk.usage.completion_tokens,
-            )
+            self._answer.read(chunk.usage.prompt_tokens, (details.cached_tokens or 0) if details else 0)
+            self._answer.counted(chunk.usage.completion_tokens)
         for choice in chunk.choices:
             if choice.delta is None:
                 continue
@@ -267,10 +263,6 @@ class _Chunks:
         """Raises :class:`EndpointError` when the stream ended before its answer did."""
         if not self._finished and not self._answer.over:
             raise EndpointError("broken_off", f"{self._where} broke off in the middle of its answer.")
-
-    def usage(self) -> Usage:
-        """As the endpoint counted; if it did not come to that, the tokens seen."""
-        return self._usage or Usage(output_tokens=self._answer.tokens)
 
 
 class _ContextExceeded(EndpointError):

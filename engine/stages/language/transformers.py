@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.models.abilities import chat_template, sees_pictures
 from duologue.engine.models.gguf import checkpoint
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, Usage
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.language.pictures import opened
@@ -174,7 +174,9 @@ class TransformersLanguageModel(Stage):
             self._batch.cancel(job)
         if job.reached_limit:
             answer.reached_limit()
-        answer.close(Usage(input_tokens=len(prompt.tokens), cached_tokens=job.cached, output_tokens=len(job.tokens)))
+        answer.read(len(job.prompt.tokens), job.cached)
+        answer.counted(len(job.tokens))
+        answer.close()
 
     def release(self, state: Turn) -> None:
         """The slot may be given to another session, if need be."""
@@ -243,6 +245,7 @@ class TransformersLanguageModel(Stage):
         if reader is not None and opening and not emit(reader.push(opening)):
             return
         for text in self._decoded(_tokens(job)):
+            answer.read(len(job.prompt.tokens), job.cached)
             if not (emit(reader.push(text)) if reader is not None else answer.text(text)):
                 return
         if reader is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.models.abilities import chat_template, sees_pictures
 from duologue.engine.models.gguf import checkpoint
-from duologue.engine.requests import ChatMessage, Converse, NamedTool, Usage
+from duologue.engine.requests import ChatMessage, Converse, NamedTool
 from duologue.engine.stage import Ability, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.language.event_loop import AsyncBackend, Call
@@ -143,21 +143,20 @@ class VllmLanguageModel(AsyncBackend):
         most = min(answer.max_tokens, self._longest - len(prompt["prompt_token_ids"]))
         writer = self._writer(piece, answer)
         parameters = self._parameters(piece, most, writer.schema, writer.skip_special_tokens)
-        usage = Usage()
+        tokens = 0
         for output in self.pieces(self._outputs(prompt, parameters), state, context):
             written = output.outputs[0]
-            usage = Usage(
-                input_tokens=len(output.prompt_token_ids or ()) or usage.input_tokens,
-                cached_tokens=output.num_cached_tokens or usage.cached_tokens,
-                output_tokens=usage.output_tokens + len(written.token_ids),
-            )
+            if output.prompt_token_ids:
+                answer.read(len(output.prompt_token_ids), output.num_cached_tokens or 0)
+            tokens += len(written.token_ids)
             going_on = writer.write(written.text, list(written.token_ids))
             if written.finish_reason == "length":
                 answer.reached_limit()
             if not going_on:
                 break
         writer.finish()
-        answer.close(usage)
+        answer.counted(tokens)
+        answer.close()
 
     def close(self) -> None:
         """End vLLM's processes."""

