@@ -17,7 +17,7 @@ from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
 from duologue.engine.executors.base import Replica
@@ -275,6 +275,8 @@ class Engine:
         processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
         types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
         self._segments = Segments()
+        if swept := sweep_dead_runs(self._segments.folder):
+            logger.info("Freed %d segments of shared memory that a gateway before had left", swept)
         for config in self.pipeline.stages:
             placed = self.deploy.stage(config.stage_id)
             build = self._build(config, placed)

@@ -364,11 +364,16 @@ asyncio.run(main())
 """
 
 
-def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+def start_gateway(folder: Path) -> subprocess.Popen[str]:
+    """Another gateway, with segments under way; it prints its worker's process id."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    gateway = subprocess.Popen(
-        [sys.executable, "-c", GATEWAY, str(shared_memory)], stdout=subprocess.PIPE, text=True, env=environment
+    return subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
     )
+
+
+def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+    gateway = start_gateway(shared_memory)
     assert gateway.stdout is not None
     with gateway, gateway.stdout:
         worker = psutil.Process(int(gateway.stdout.readline()))
@@ -377,6 +382,23 @@ def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memo
     _, alive = psutil.wait_procs([worker], timeout=TIMEOUT_S)
     assert not alive
     assert os.listdir(shared_memory) == []
+
+
+async def test_a_start_frees_what_a_killed_gateway_and_its_workers_left(
+    engine_of: Callable[..., Any], shared_memory: Path
+) -> None:
+    gateway = start_gateway(shared_memory)
+    assert gateway.stdout is not None
+    with gateway, gateway.stdout:
+        worker = psutil.Process(int(gateway.stdout.readline()))
+        worker.suspend()  # so that it cannot sweep
+        gateway.kill()
+    worker.kill()
+    psutil.wait_procs([worker])
+    assert os.listdir(shared_memory)
+    engine = await engine_of("")
+    assert os.listdir(shared_memory) == []
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(
