@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -304,8 +304,16 @@ class Engine:
             given["sampling"] = sampling
         model = config.model or self.deploy.checkpoint
         offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
+        for source in config.input_sources:
+            offered |= self._codec_options(source, config.stage_id)
         where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
         return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+
+    def _codec_options(self, source: int, target: int) -> dict[str, Any]:
+        """Options of the connector between two stages that are for the one behind it."""
+        name = self.deploy.stage(source).output_connectors.get(f"to_stage_{target}")
+        options = self.deploy.connectors[name].extra if name else {}
+        return {key: value for key, value in options.items() if "codec_" in key and value is not None}
 
     def _hand_over(self, config: StageConfig) -> HandOver | None:
         """How the stage's pieces reach the next one, unless each is handed on at once."""

@@ -26,7 +26,7 @@ from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
+from duologue.engine.requests import FIRST_CHUNK_RANGE_S, EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
 from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -96,6 +96,9 @@ class Orchestrator:
             raise RequestRefused("The engine is closed.")
         if request.request_id in self._runs:
             raise RequestRefused(f"Request id '{request.request_id}' is in use.")
+        low, high = FIRST_CHUNK_RANGE_S
+        if request.first_chunk_s is not None and not low <= request.first_chunk_s <= high:
+            raise RequestRefused(f"first_chunk_s is {request.first_chunk_s:g}; it is from {low:g} to {high:g}.")
         try:
             route = self._pipeline.route(request)
         except PipelineError as error:
