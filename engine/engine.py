@@ -19,7 +19,8 @@ from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy, current_platform
+from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
@@ -286,7 +287,9 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env, self.deploy.stage_init_timeout_s)
+                    devices = visible_devices(placed, index, current_platform(), build.where)
+                    env = placed.env | devices
+                    spec = WorkerSpec(build, self._size(config), env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))

@@ -143,7 +143,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise DeployError(f"{file}: expected a mapping at the top level, found a {type(content).__name__}")
     for key in content:
         if key not in KEYS:
-            raise DeployError(f"{file}: unknown key '{key}'. Known: {', '.join(KEYS)}")
+            raise DeployError(f"{file}: unknown key '{key}'{_hint(key)}. Known: {', '.join(KEYS)}")
     return content
 
 
@@ -205,6 +205,25 @@ def _merge(below: Any, above: Any) -> Any:
 # -- validation --------------------------------------------------------------------------------------------------------
 
 KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name not in ("file", "checkpoint")))
+_ELSEWHERE = {
+    "stage_args": "stages",
+    "num_replicas": "replicas",
+    "lb_policy": "replica_policy",
+    "default_sampling_params": "sampling",
+    "engine_extras": "engine_args",
+    "max_batch_size": "max_num_seqs",
+    "runtime": "devices, env and max_num_seqs of the stage",
+    "input_connectors": "output_connectors of the stage before",
+    "stage_connector_config": "output_connectors",
+    "distributed_executor_backend": "executor of a stage",
+}
+"""What keys of other engines' deploy files are called here."""
+
+
+def _hint(key: str) -> str:
+    return f" (here: {_ELSEWHERE[key]})" if key in _ELSEWHERE else ""
+
+
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 
 
@@ -215,7 +234,7 @@ def _convert(value: Any, shape: type[T], file: Path | str, where: str = "") -> T
         rule, _, path = str(error).partition(" - at `$")
         path = (where + path.rstrip("`")).lstrip(".")
         if unknown := _UNKNOWN.search(rule):
-            rule = f"unknown key '{unknown[1]}'"
+            rule = f"unknown key '{unknown[1]}'{_hint(unknown[1])}"
         raise DeployError(f"{file}: {path + ': ' if path else ''}{rule}") from None
 
 
@@ -248,6 +267,11 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
         raise DeployError(
             f"{where}.executor: stage '{declared.name}' cannot run in executor '{stage.executor}'. "
             f"Available: {', '.join(EXECUTORS)}"
+        )
+    if stage.devices and (stage.executor or "inline") == "inline":
+        raise DeployError(
+            f"{where}.devices: stage '{declared.name}' runs inline, where every stage sees all devices; "
+            "use 'executor: process'"
         )
     if stage.devices is not None:
         sizes = (stage.tensor_parallel_size, stage.data_parallel_size, stage.pipeline_parallel_size, stage.replicas)

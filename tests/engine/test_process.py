@@ -18,6 +18,7 @@ import pytest
 from prometheus_client import generate_latest
 from scripted_stages import PIPELINE, TARGETS, ask
 
+from duologue.engine import engine as engines
 from duologue.engine import pipeline as pipelines
 from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
@@ -300,6 +301,17 @@ async def test_the_environment_is_the_worker_s_alone(engine_of: Callable[..., An
     engine = await engine_of("stages: [{stage_id: 0, executor: process, env: {DUOLOGUE_TEST_WORKER: 7}}]")
     assert await say(engine, "environment DUOLOGUE_TEST_WORKER") == "7"
     assert "DUOLOGUE_TEST_WORKER" not in os.environ
+
+
+async def test_a_worker_sees_the_devices_of_its_replica(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setattr(engines, "current_platform", lambda: "cuda")
+    engine = await engine_of(
+        "stages: [{stage_id: 0, executor: process, replicas: 2, replica_policy: round_robin, devices: [1, 0]}]"
+    )
+    assert [await say(engine, "environment CUDA_VISIBLE_DEVICES", f"r{n}") for n in range(3)] == ["6", "4", "6"]
 
 
 async def test_engine_arguments_reach_the_worker_and_a_wrong_one_stops_the_start(
