@@ -105,7 +105,7 @@ class Engine:
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
             except ValueError as error:
-                raise DeployError(f"{self._file}: aliases.{kind}: {error}") from error
+                raise DeployError(f"{self._source}: aliases.{kind}: {error}") from error
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -210,8 +210,8 @@ class Engine:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
-    def _file(self) -> str:
-        return str(self.deploy.file or "deploy configuration")
+    def _source(self) -> str:
+        return self.deploy.source or str(self.deploy.file or "deploy configuration")
 
     def _all_replicas(self) -> list[Replica]:
         return [replica for replicas in self._replicas.values() for replica in replicas]
@@ -309,7 +309,7 @@ class Engine:
         offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
         for source in config.input_sources:
             offered |= self._codec_options(source, config.stage_id)
-        where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
+        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
         return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
 
     def _codec_options(self, source: int, target: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def effective(engine: Engine) -> dict[str, Any]:
     """The file with everything that it leaves to the pipeline filled in; plain values only."""
     deploy = engine.deploy
     shown = msgspec.to_builtins(msgspec.structs.replace(deploy, stages=[], file=None))
-    del shown["file"], shown["checkpoint"]
+    del shown["file"], shown["source"], shown["checkpoint"]
     shown["stages"] = [_stage(deploy, config) for config in engine.pipeline.stages]
     of_pipeline = {"model": deploy.checkpoint} if deploy.checkpoint else {}
     return {"file": str(deploy.file or "none"), **of_pipeline, **shown}

@@ -98,6 +98,8 @@ class DeployConfig(Shape, frozen=True):
     """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    source: str = ""
+    """The file, and the options that were laid over it, for messages; not a key of the file."""
     checkpoint: str | None = None
     """Path or hub id for the stages that name no model of their own; not a key of the file either."""
 

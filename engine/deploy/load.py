@@ -64,7 +64,7 @@ def load_deploy(
     config = _convert(merged, DeployConfig, source)
     _check(config, pipeline, source)
     of_pipeline = checkpoint.location if checkpoint and not arguments else None
-    return msgspec.structs.replace(config, file=file, checkpoint=of_pipeline)
+    return msgspec.structs.replace(config, file=file, source=source, checkpoint=of_pipeline)
 
 
 def _packaged(checkpoint: Checkpoint | None) -> tuple[Path | None, dict[str, Any]]:
@@ -204,7 +204,10 @@ def _merge(below: Any, above: Any) -> Any:
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
-KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name not in ("file", "checkpoint")))
+KEYS = (
+    *OVERLAY_KEYS,
+    *(name for name in DeployConfig.__struct_fields__ if name not in ("file", "source", "checkpoint")),
+)
 _ELSEWHERE = {
     "stage_args": "stages",
     "num_replicas": "replicas",
