@@ -255,12 +255,24 @@ class _Run:
     def start(self, more_input: bool) -> None:
         """Prepare every stage, then hand the payload to the first."""
         for node in self.nodes.values():
-            node.replica.open(self._request)
+            try:
+                node.replica.open(self._request)
+            except Exception:
+                logger.exception("Stage '%s' could not take request %s", node.name, self._id)
+                self._roll_back(node)
+                return
         self._entry.trace.emitted = time.monotonic()
         self._hand_over(self._entry, self._request.payload)
         self._entry.trace.sent = time.monotonic()
         if not more_input:
             self.end_input()
+
+    def _roll_back(self, refused: _Node) -> None:
+        """One stage could not be opened: those before it are aborted, it and those after it have nothing to release."""
+        self.terminate("failed", f"Stage '{refused.name}' could not take the request.", "stage_error")
+        nodes = list(self.nodes.values())
+        for node in nodes[nodes.index(refused) :]:
+            self._release(node)
 
     # -- called by the stream ------------------------------------------------------------------------------------------
 
@@ -368,8 +380,11 @@ class _Run:
             self.terminate(self._short)
 
     def _on_released(self, node: _Node, message: Released) -> None:
-        node.released = True
         metrics.stage_gen_time_s.labels(node.name).observe(message.busy_s)
+        self._release(node)
+
+    def _release(self, node: _Node) -> None:
+        node.released = True
         self._unreleased -= 1
         if not self._unreleased:
             self.released.set()

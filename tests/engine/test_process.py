@@ -28,7 +28,7 @@ from duologue.engine.executors import heartbeat, process
 from duologue.engine.executors.process import ProcessReplica, WorkerError
 from duologue.engine.executors.wire import Ping
 from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
-from duologue.engine.requests import EngineRequest, TextDelta
+from duologue.engine.requests import EngineRequest, Speak, TextDelta
 from duologue.engine.stream import Stream
 
 TIMEOUT_S = 30.0
@@ -337,6 +337,15 @@ async def test_too_little_shared_memory_stops_the_start_with_what_to_do(engine_o
             f"connectors: {{shm: {{name: SharedMemoryConnector, extra: {{min_free_bytes: {2**60}}}}}}}\n"
             "stages: [{stage_id: 0, executor: process, output_connectors: {to_stage_1: shm}}]"
         )
+
+
+async def test_a_request_that_cannot_be_sent_fails_by_name_and_leaves_nothing(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    payload = Speak(text=object())  # type: ignore[arg-type]
+    deltas = await read(engine.open(EngineRequest(request_id="r", session_id="s", payload=payload)))
+    assert deltas[-1].error == "Stage 'source' failed: 'EngineRequest' holds a 'object', which cannot be sent"
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_the_threshold_of_the_deploy_file_counts(engine_of: Callable[..., Any]) -> None:
