@@ -65,6 +65,7 @@ class Orchestrator:
         for stage_id, pool in self._pools.items():
             for replica in pool.replicas:
                 self._start_reader(stage_id, replica)
+        logger.info("Pipeline '%s': event-driven, %d readers", self._pipeline.name, len(self._readers))
 
     def add_replica(self, stage_id: int, replica: Replica) -> None:
         """Let a replica that is loaded and warm take requests from now on."""
