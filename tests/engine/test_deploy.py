@@ -354,3 +354,23 @@ def test_no_devices_or_a_variable_of_the_stage_s_own_changes_nothing() -> None:
     assert visible_devices(StageDeploy(stage_id=0), 0, "cuda", "f", {}) == {}
     own = StageDeploy(stage_id=0, devices=[1], env={"CUDA_VISIBLE_DEVICES": "5"})
     assert visible_devices(own, 0, "cuda", "f", {}) == {}
+
+
+def test_it_is_known_which_layer_set_a_value(write: Callable[..., Path]) -> None:
+    base = write(
+        "pipeline: small\nasync_chunk: true\naliases: {voices: {a: default, b: default}}\n"
+        "stages: [{stage_id: 0, max_num_seqs: 2, engine_args: {x: 1, y: 1}, replicas: null}]\n"
+        "platforms:\n  cpu: {stages: [{stage_id: 0, engine_args: {y: 2}}]}\n  cuda: {stages: [{stage_id: 1, replicas: 9}]}\n",
+        "base.yaml",
+    )
+    file = write("base_config: base.yaml\naliases: {voices: {c: default}}\nstages: [{stage_id: 0, max_num_seqs: 3}]")
+    config = load_deploy(file, "cpu", Overrides(async_chunk=False, stages={"talker": {"engine_args": {"z": 1}}}))
+    assert config.set_by == {
+        "pipeline": str(base),
+        "async_chunk": "--no-async-chunk",
+        "aliases.voices": str(file),
+        "stages.0.max_num_seqs": str(file),
+        "stages.0.engine_args.x": str(base),
+        "stages.0.engine_args.y": f"{base}: platforms.cpu",
+        "stages.1.engine_args.z": "--stage-overrides",
+    }

@@ -60,6 +60,11 @@ def test_show_has_what_the_command_line_lays_over_the_file(tmp_path: Path) -> No
     assert (talker["executor"], talker["replicas"], talker["max_num_seqs"]) == ("process", 2, 3)
     assert talker["replica_policy"] == "least_in_flight"
     assert shown["stages"][1]["engine_args"]["model"] == str(gguf)
+    set_by = shown["set_by"]
+    assert set_by[str(file)] == ["stages.2.max_num_seqs"]
+    assert set_by["--stage-overrides"] == ["stages.2.executor", "stages.2.replicas"]
+    assert set_by["--async-chunk"] == ["async_chunk"]
+    assert set_by[f"model '{gguf}'"] == ["stages.1.engine_args.model"]
     assert yaml.safe_load(duologue("show", file).stdout)["async_chunk"] is False
     assert yaml.safe_load(duologue("show", "--no-async-chunk").stdout)["async_chunk"] is False
 
