@@ -360,7 +360,9 @@ def test_it_is_known_which_layer_set_a_value(write: Callable[..., Path]) -> None
     base = write(
         "pipeline: small\nasync_chunk: true\naliases: {voices: {a: default, b: default}}\n"
         "stages: [{stage_id: 0, max_num_seqs: 2, engine_args: {x: 1, y: 1}, replicas: null}]\n"
-        "platforms:\n  cpu: {stages: [{stage_id: 0, engine_args: {y: 2}}]}\n  cuda: {stages: [{stage_id: 1, replicas: 9}]}\n",
+        "platforms:\n"
+        "  cpu: {stages: [{stage_id: 0, engine_args: {y: 2}}]}\n"
+        "  cuda: {stages: [{stage_id: 1, replicas: 9}]}\n",
         "base.yaml",
     )
     file = write("base_config: base.yaml\naliases: {voices: {c: default}}\nstages: [{stage_id: 0, max_num_seqs: 3}]")
