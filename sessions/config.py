@@ -179,6 +179,11 @@ class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
     truncation: Truncation = "auto"
 
 
+CLIENT_ENDPOINTED = frozenset({"gpt-realtime-whisper", "gpt-live-transcribe"})
+"""Names of recognisers that come without turn detection at OpenAI: who opens a transcription session with one of them
+commits by himself (LiveKit's plugin does, and says nothing of ``turn_detection``)."""
+
+
 class TranscriptionAudio(Shape, frozen=True):
     input: AudioInput = AudioInput()
 
@@ -198,6 +203,8 @@ class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcript
         session_input = session.audio.input
         if session_input.transcription is None:
             session_input = replace(session_input, transcription=Transcription(model=model))
+        if model in CLIENT_ENDPOINTED:
+            session_input = replace(session_input, turn_detection=None)
         return cls(id=session.id, expires_at=session.expires_at, audio=TranscriptionAudio(input=session_input))
 
 
@@ -291,9 +298,27 @@ def merged(session: S, patch: dict[str, Any]) -> S:
         if name in patch and patch[name] != present[name]:
             raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
     try:
-        return msgspec.convert(deep_merge(present, _plain_voice(patch)), type(session))
+        return msgspec.convert(_without_nulls(deep_merge(present, _plain_voice(patch))), type(session))
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "session") from error
+
+
+_NULL_UNSETS = {
+    "": ("parallel_tool_calls", "reasoning"),
+    "transcription": ("language", "languages", "prompt", "keywords", "delay"),
+}
+"""Fields of a session, and of an object in it, that may be missing: null takes them away again."""
+
+
+def _without_nulls(settings: dict[str, Any], within: str = "") -> dict[str, Any]:
+    unset = _NULL_UNSETS.get(within, ())
+    return {
+        key: _without_nulls(value, key)
+        if key in ("audio", "input", "transcription") and isinstance(value, dict)
+        else value
+        for key, value in settings.items()
+        if value is not None or key not in unset
+    }
 
 
 def _plain_voice(settings: dict[str, Any]) -> dict[str, Any]:
@@ -337,10 +362,15 @@ class ResponseOverrides(Shape, frozen=True):
 
 
 def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
-    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field."""
+    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field.
+
+    Null stands for what is not given, as LiveKit's client writes it: a response has nothing that could be cleared.
+    """
     if raw is UNSET:
         return ResponseOverrides()
+    fields = ResponseOverrides.__struct_fields__
+    given = {name: value for name, value in _plain_voice(raw).items() if value is not None or name not in fields}
     try:
-        return msgspec.convert(_plain_voice(raw), ResponseOverrides)
+        return msgspec.convert(given, ResponseOverrides)
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "response") from error

@@ -44,7 +44,11 @@ class Shutdown(Signal, frozen=True):
     """The server goes away: finish the answer in progress, then close."""
 
 
-Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown
+class HangUp(Signal, frozen=True):
+    """Somebody who may has ended the session: cut the answer in progress off, and close."""
+
+
+Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown | HangUp
 
 
 class Effect(msgspec.Struct, frozen=True):

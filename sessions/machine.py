@@ -32,6 +32,7 @@ from duologue.sessions.effects import (
     CloseSession,
     Effect,
     EngineOutput,
+    HangUp,
     Input,
     Shutdown,
     Tick,
@@ -40,10 +41,12 @@ from duologue.sessions.effects import (
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from duologue.sessions.listening import Listening
+from duologue.sessions.response import Outcome
 from duologue.sessions.updating import Bound, SettingsUpdates
 
 EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
-GOING_AWAY = 1001
+HUNG_UP = "The session was ended."
+NORMAL, GOING_AWAY = 1000, 1001
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -135,6 +138,9 @@ class ConversationMachine:
                 self._tick(now)
             case Shutdown():
                 self._shutting_down = True
+            case HangUp():
+                self._answering.responses.end_all(Outcome("cancelled", "client_cancelled"), now)
+                self._close(HUNG_UP, NORMAL)
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -184,6 +190,8 @@ class ConversationMachine:
     def _tick(self, now: float) -> None:
         if now >= self._expires_at:
             text = EXPIRED.format(minutes=self._core.context.limits.max_duration_s / 60)
+            expired = Outcome("failed", error=text, error_code="session_expired")
+            self._answering.responses.end_all(expired, now)
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
@@ -196,9 +204,9 @@ class ConversationMachine:
         if self._shutting_down and not self._answering.working and not self._closed:
             self._close("The server is shutting down.")
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, code: int = GOING_AWAY) -> None:
         self._closed = True
-        self._core.effects.append(CloseSession(GOING_AWAY, reason))
+        self._core.effects.append(CloseSession(code, reason))
 
 
 def _has_call(conversation: Conversation, call_id: str) -> bool:

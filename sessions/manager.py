@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
-from duologue.sessions.actor import SessionActor, Transport
+from duologue.sessions.actor import SessionActor, SessionHandle, Transport
 from duologue.sessions.config import (
     AnySession,
     Audio,
@@ -140,8 +140,15 @@ class SessionManager:
         """Whether another session would be admitted now."""
         return not self._draining and len(self._actors) < self._settings.max_sessions
 
-    async def serve(self, transport: Transport, model: str | None, opening: Opening = Opening()) -> None:
-        """Run one session until it is over. ``model`` is what the URL names, if anything.
+    async def serve(
+        self,
+        transport: Transport,
+        model: str | None,
+        opening: Opening = Opening(),
+        on_begin: Callable[[SessionHandle], None] = lambda handle: None,
+    ) -> None:
+        """Run one session until it is over. ``model`` is what the URL names, if anything; ``on_begin`` gets the
+        session's handle once it is admitted.
 
         Raises ``CapacityError``, or ``ProtocolError`` for an unknown model or a configuration that does not hold.
         """
@@ -163,6 +170,7 @@ class SessionManager:
         SESSIONS_OPEN.inc()
         logger.info("session %s begins", machine.session.id)
         try:
+            on_begin(actor)
             await actor.run()
         finally:
             logger.info("session %s is over", machine.session.id)

@@ -276,6 +276,11 @@ class Responses:
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
 
+    def end_all(self, outcome: Outcome, now: float) -> None:
+        """The session ends, and with it whatever is in progress."""
+        for response in self._in_progress():
+            self._end(response, outcome, now)
+
     def deleted(self, item_id: str) -> None:
         """An item has left the conversation."""
         output = self.active.output(item_id) if self.active is not None else None
@@ -284,10 +289,14 @@ class Responses:
         self._core.ledger.forget(item_id)
 
     def _cancel(self, response: ResponseLifecycle, reason: CancelReason, now: float) -> None:
+        self._end(response, Outcome("cancelled", reason), now)
+
+    def _end(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
+        """End a response before the engine does."""
         if response.request_id is not None:
             self._core.effects.append(AbortRequest(response.request_id))
         self._core.effects.append(DropAudio(response.id))
-        self._finish(response, Outcome("cancelled", reason), now)
+        self._finish(response, outcome, now)
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
         response.finish(outcome)

@@ -10,7 +10,7 @@ from session_driver import Driver, speech
 
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad
+from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad, Transcription
 from duologue.sessions.effects import Shutdown
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.stored_prompts import PromptTemplate
@@ -102,6 +102,29 @@ def test_fc_074_fc_098_a_wrong_field_is_named_and_nothing_changes(patch: dict[st
     assert isinstance(error, events.ErrorEvent)
     assert (error.error.code, error.error.param, error.error.event_id) == (code, param, "u")
     assert driver.machine.session == before
+
+
+def test_null_takes_away_what_may_be_missing() -> None:
+    hints = {"model": "whisper-1", "language": "en", "prompt": "Names.", "keywords": ["Ada"]}
+    driver = Driver({"parallel_tool_calls": False, "reasoning": {"effort": "low"}})
+    driver.update({"audio": {"input": {"transcription": hints}}})
+    cleared = {"language": None, "prompt": None, "keywords": None}
+    driver.update({"parallel_tool_calls": None, "reasoning": None, "audio": {"input": {"transcription": cleared}}})
+    assert "error" not in driver.kinds()
+    session = driver.machine.session
+    assert (session.parallel_tool_calls, session.reasoning) == (msgspec.UNSET, msgspec.UNSET)
+    assert session.audio.input.transcription == Transcription(model="whisper-1")
+
+
+def test_null_in_a_response_is_as_good_as_nothing() -> None:
+    """LiveKit's client writes ``"instructions": null`` where it has none."""
+    driver = Driver()
+    names = ("instructions", "tools", "tool_choice", "max_output_tokens", "metadata", "audio", "input", "conversation")
+    driver.do(client.ResponseCreate(response=dict.fromkeys(names)))
+    assert driver.kinds()[-1] == "response.created"
+    assert driver.context()[0] == ("system", "Be brief.")
+    driver.do(client.ResponseCreate(response={"modalities": None}))
+    assert driver.last(events.ErrorEvent).error.param == "response.modalities"
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -11,7 +11,7 @@ from session_driver import NAMES, Driver, silence, speech
 from duologue.engine.requests import Converse, TokenLogprob, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import RealtimeSession, TranscriptionSession
+from duologue.sessions.config import RealtimeSession, Transcription, TranscriptionSession
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.manager import ManagerSettings, Opening, SessionManager
@@ -161,6 +161,14 @@ def test_an_intent_to_transcribe_names_the_recogniser_in_the_url() -> None:
     assert isinstance(session, TranscriptionSession)
     assert session.audio.input.transcription.model == "whisper-1"  # type: ignore[union-attr]
     assert configured(None, type="transcription").audio.input.transcription.model in NAMES.transcription_models
+
+
+@pytest.mark.parametrize("model", ["gpt-realtime-whisper", "gpt-live-transcribe"])
+def test_recognisers_without_turn_detection_leave_the_turns_to_the_client(model: str) -> None:
+    """LiveKit's plugin commits by its own detector, and a commit of ours before it would be one turn too many."""
+    session = TranscriptionSession.of(Driver(transcription=False).machine.session, model)
+    assert session.audio.input.turn_detection is None
+    assert session.audio.input.transcription == Transcription(model=model)
 
 
 def test_a_secrets_configuration_is_laid_over_the_defaults() -> None:
