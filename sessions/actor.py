@@ -202,7 +202,7 @@ class SessionActor:
         try:
             async for delta in stream:
                 await self._outbox_roomy.wait()
-                await self._mailbox.put(EngineOutput(request_id, delta))
+                await self._mailbox.put(EngineOutput(request_id, delta, stream.usage))
         finally:
             self._abort(request_id)
 

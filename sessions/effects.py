@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import Delta, EngineRequest
+from duologue.engine.requests import Delta, EngineRequest, Usage
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.server_events import ServerEvent
 
@@ -25,6 +25,8 @@ class EngineOutput(Signal, frozen=True):
 
     request_id: str
     delta: Delta
+    usage: Usage = Usage()
+    """Tokens that the request has used so far."""
 
 
 class AudioSent(Signal, frozen=True):

@@ -102,8 +102,8 @@ class ConversationMachine:
                 self._listening.append(audio)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
-            case EngineOutput(request_id=request_id, delta=delta):
-                self._answering.engine_output(request_id, delta, now)
+            case EngineOutput():
+                self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):
@@ -160,8 +160,9 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
-        core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
-        core.emit(events.ItemDone, previous_item_id=previous, item=entry.item)
+        shown = entry.shown
+        core.emit(events.ItemAdded, previous_item_id=previous, item=shown)
+        core.emit(events.ItemDone, previous_item_id=previous, item=shown)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
@@ -194,7 +195,9 @@ class ConversationMachine:
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
+            silent_s = now - (self._answering.responses.idle_since or now)
+            self._answering.responses.disarm_idle_timeout()  # also if the answer is refused
+            self._listening.commit_silence(silent_s)
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
