@@ -31,7 +31,7 @@ from duologue.engine.requests import (
     TranscriptDelta,
 )
 from duologue.sessions import translation_events as events
-from duologue.sessions.client_events import InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import deep_merge
 from duologue.sessions.core import SessionContext
 from duologue.sessions.effects import (
@@ -51,6 +51,7 @@ from duologue.sessions.effects import (
 from duologue.sessions.errors import ProtocolError, from_validation_error
 from duologue.sessions.input_audio import InputTimeline
 from duologue.sessions.languages import WITHOUT_SPACES, described, primary
+from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.server_events import ErrorBody, ErrorEvent
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Started, Stopped
@@ -82,7 +83,6 @@ INSTRUCTIONS = (
 )
 """The system prompt where the deploy file sets none."""
 
-EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
 NORMAL, GOING_AWAY = 1000, 1001
 
 
@@ -121,7 +121,7 @@ class TranslationMachine:
         self._context = context
         self._settings = settings
         self._effects: list[Effect] = []
-        self._expires_at = now + context.limits.max_duration_s
+        self._lifetime = Lifetime(context.limits, now)
         self._pending = bytearray()
         self._timeline = InputTimeline("pcm")
         self._policy = SilencePolicy(STRETCHES)
@@ -141,7 +141,7 @@ class TranslationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        return min(self._expires_at, self._flushed_by)
+        return min(self._lifetime.deadline, self._flushed_by)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -150,6 +150,8 @@ class TranslationMachine:
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
         if not self._closed:
+            if isinstance(event, ClientEvent | InvalidEvent):
+                self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
             except ProtocolError as error:
@@ -295,10 +297,9 @@ class TranslationMachine:
             self._close(self._closing, "")
 
     def _tick(self, now: float) -> None:
-        if now >= self._expires_at:
-            text = EXPIRED.format(minutes=self._context.limits.max_duration_s / 60)
-            self._emit_error(ProtocolError("session_expired", text))
-            self._close(GOING_AWAY, text)
+        if (over := self._lifetime.over(now)) is not None:
+            self._emit_error(over)
+            self._close(GOING_AWAY, over.message)
         elif now >= self._flushed_by:
             self._server_error("The rest could not be translated in time.")
             self._close(self._closing or NORMAL, "")
