@@ -91,6 +91,8 @@ class DeployConfig(Shape, frozen=True):
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""
+    translation_instructions: str = ""
+    """System prompt of a translation session; ``{language}`` stands for the target's name. Empty: the built-in one."""
     aliases: Aliases = Aliases()
     limits: dict[str, float] = {}
     """What a session may do; the names are those of the session core's limits, which checks them."""
