@@ -42,11 +42,13 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return wrapped
 
 
-def text_model(folder: Path, kind: str = "llama") -> Path:
-    """``llama``: attention to everything; ``gemma3``: every other layer sees the last 24 tokens only; ``mistral``: all
+def text_model(folder: Path, kind: str = "llama", **larger: int) -> Path:
+    """A model of the sizes above, or of ``larger`` ones.
+
+    ``llama``: attention to everything; ``gemma3``: every other layer sees the last 24 tokens only; ``mistral``: all
     layers see the last 24 tokens only."""
     words = tokenizer()
-    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id}
+    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **larger}
     torch.manual_seed(7)
     if kind == "llama":
         model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))

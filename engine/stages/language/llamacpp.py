@@ -50,6 +50,7 @@ class LlamaCppLanguageModel(Stage):
     Stops at a token; while it reads a prompt, after a slice of 64 tokens (all sessions read in one batch, so no one
     waits longer than that behind a long prompt); within a picture, which is read in one go, after the picture.
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
+    After an abort no more than the token in hand, or the slice of 64 tokens of the prompt, is computed.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
     """
 

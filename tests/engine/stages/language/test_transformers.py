@@ -16,10 +16,10 @@ from duologue.engine.models.store import locate
 from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, Tool, Usage
 from duologue.engine.stage import NotSupported, StageFinish
 
-if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
-    if os.environ.get("CI") == "true":
+if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
+    if os.environ.get("CI", "").lower() in ("1", "true"):
         raise ModuleNotFoundError("the tests of the transformers backend need duologue[omni]")
-    pytest.skip("needs duologue[omni]", allow_module_level=True)
+    pytest.skip("torch or transformers is not installed: pip install 'duologue[omni]'", allow_module_level=True)
 
 import tiny_checkpoints as tiny
 import torch
@@ -28,8 +28,16 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 from duologue.engine.stages.language.batching import SLICE, Batch, Job, Prompt
 from duologue.engine.stages.language.transformers import TransformersLanguageModel
 
-torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 WRITTEN = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are tiny: a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def random_tokens(seed: int, count: int) -> list[int]:
@@ -50,7 +58,8 @@ def written(of: Job) -> list[int]:
 
 
 def generated(model: Any, tokens: list[int], most: int = WRITTEN) -> list[int]:
-    out = model.generate(torch.tensor([tokens]), max_new_tokens=most, do_sample=False, eos_token_id=None)
+    prompt = torch.tensor([tokens], device=model.device)
+    out = model.generate(prompt, max_new_tokens=most, do_sample=False, eos_token_id=None)
     return out[0, len(tokens) :].tolist()
 
 
@@ -158,6 +167,28 @@ def test_a_failed_step_fails_its_requests_and_the_batch_goes_on(model: Any, batc
     each = job(0, random_tokens(8, 5))
     batch.submit(each)
     assert written(each) == generated(model, each.prompt.tokens)
+
+
+@pytest.mark.gpu
+def test_on_an_accelerator_it_writes_what_generate_writes_there(tmp_path: Path) -> None:
+    stage = TransformersLanguageModel(str(tiny.text_model(tmp_path, max_position_embeddings=2048)), dtype="float32")
+    stage.load()
+    try:
+        assert stage._model.device.type != "cpu"
+        stage.warm_up()
+        stage._batch._end_tokens = frozenset()
+        prompts = [random_tokens(seed, 3 + 90 * seed) for seed in range(8)]
+        jobs = [job(slot, prompt) for slot, prompt in enumerate(prompts)]
+        for each in jobs:
+            stage._batch.submit(each)
+        for each, prompt in zip(jobs, prompts, strict=True):
+            assert written(each) == generated(stage._model, prompt)
+        again = job(0, prompts[0] + jobs[0].tokens + random_tokens(50, 10))
+        stage._batch.submit(again)
+        assert written(again) == generated(stage._model, again.prompt.tokens)
+        assert again.cached == len(prompts[0]) + WRITTEN - 1
+    finally:
+        stage.close()
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
