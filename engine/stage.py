@@ -72,6 +72,13 @@ class Stage(ABC):
     def finish(self, state: Any, context: StageContext) -> None:
         """The input of this request is complete: emit what is left."""
 
+    def interrupt(self, state: Any) -> None:
+        """The request was aborted: wake ``process`` or ``finish`` if one of them waits for something outside.
+
+        For stages whose step can take long without the chance to look at ``context.aborted``. Called at most between
+        ``start`` and ``release``, from any thread, under a lock of the executor, perhaps twice: it returns at once.
+        """
+
     def release(self, state: Any) -> None:
         """The request is over, however it ended: free what ``start`` took. Called exactly once."""
 
