@@ -369,10 +369,13 @@ class Lane:
         self.dead = True
 
     def _release(self) -> None:
-        if self._started and not self.over:
+        with self._replica.lock:
+            if self.over:
+                return
+            self.over = True  # from here on `interrupt` leaves the state alone
+        if self._started:
             try:
                 self._model.release(self._state)
             except Exception:
                 logger.exception("Stage '%s' failed to release %s", self._replica.stage, self.request.request_id)
         self._state = None
-        self.over = True
