@@ -124,7 +124,12 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._orchestrator = Orchestrator(self.pipeline, self._replicas, self.deploy.duplex_session.output_buffer_bytes)
+        self._orchestrator = Orchestrator(
+            self.pipeline,
+            self._replicas,
+            self.deploy.duplex_session.output_buffer_bytes,
+            {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
+        )
         self._orchestrator.start()
         for replica in self._all_replicas():
             metrics.replicas.add(replica)

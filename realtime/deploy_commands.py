@@ -13,6 +13,7 @@ import yaml
 from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.pipeline import PipelineError, StageConfig
+from duologue.engine.replica_policy import DEFAULT
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import settings_from_deploy
 
@@ -57,6 +58,7 @@ def _stage(deploy: DeployConfig, config: StageConfig) -> dict[str, Any]:
         "name": config.name,
         "executor": placed.executor or "inline",
         "replicas": placed.replicas or 1,
+        "replica_policy": placed.replica_policy or DEFAULT if (placed.replicas or 1) > 1 else None,
         "devices": placed.devices,
         "max_num_seqs": placed.max_num_seqs or config.max_num_seqs,
         "env": dict.fromkeys(placed.env, HIDDEN),

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duologue.engine.replica_policy import PolicyName
+
 
 class DeployError(ValueError):
     """The deploy file breaks a rule; the message is one line that names file, path and rule."""
@@ -53,6 +55,8 @@ class StageDeploy(Shape, frozen=True):
     stage_id: int
     executor: str | None = None
     replicas: Count | None = None
+    replica_policy: PolicyName | None = None
+    """How requests are spread over the replicas; None: to the one with the fewest."""
     devices: list[int] | None = None
     max_num_seqs: Count | None = None
     tensor_parallel_size: Count | None = None

@@ -134,6 +134,11 @@ platforms:
         ("pipeline: small\nstages: [{stage_id: 0, gpus: 1}]", "stages[0]: ", "unknown key 'gpus'"),
         ("pipeline: small\nstages: [{}]", "stages[0]: ", "Object missing required field `stage_id`"),
         ("pipeline: small\nstages: [{stage_id: 0, replicas: 0}]", "stages[0].replicas: ", "Expected `int` >= 1"),
+        (
+            "pipeline: small\nstages: [{stage_id: 0, replica_policy: random}]",
+            "stages[0].replica_policy: ",
+            "Invalid enum value 'random'",
+        ),
         ("pipeline: small\nstages: [{stage_id: 5}]", "stages[0].stage_id: ", "has no stage 5; it has 0 (thinker)"),
         ("pipeline: small\nstages: [{stage_id: 0}, {stage_id: 0}]", "stages[1].stage_id: ", "stage 0 has two entries"),
         ("pipeline: small\nstages: {stage_id: 0}", "stages: ", "Expected `array`, got `object`"),
