@@ -23,10 +23,23 @@ from typing import Any
 
 from duologue.engine import metrics
 from duologue.engine.connectors.shared_memory import Parcel
-from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
+from duologue.engine.executors.base import (
+    HOST_CLOCK,
+    WINDOW,
+    Consumed,
+    Done,
+    Emitted,
+    Failed,
+    Message,
+    Released,
+    Replica,
+)
+from duologue.engine.loop_lag import LoopLag
+from duologue.engine.metering import Hop, RequestMeter
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
+from duologue.engine.sizes import piece_bytes
 from duologue.engine.stage import StageFinish
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -59,6 +72,7 @@ class Orchestrator:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._lag = LoopLag()
 
     def start(self) -> None:
         """Start one reader task per replica."""
@@ -85,6 +99,7 @@ class Orchestrator:
         reader = self._readers.pop(replica)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+        metrics.replicas.remove(replica)
 
     def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
         """Start a request and return the stream of its deltas. Does not wait.
@@ -104,6 +119,7 @@ class Orchestrator:
         run = _Run(self, request, route, replicas, self._output_limit)
         self._runs[request.request_id] = run
         self._idle.clear()
+        self._lag.start()
         run.start(more_input)
         return run.stream
 
@@ -129,7 +145,7 @@ class Orchestrator:
         """Abort every request and stop the readers. The replicas are the caller's to close."""
         self._closed = True
         for run in list(self._runs.values()):
-            run.terminate("aborted")
+            run.terminate("aborted", failure="unknown")
         for reader in self._readers.values():
             reader.cancel()
         await asyncio.gather(*self._readers.values(), return_exceptions=True)
@@ -137,16 +153,22 @@ class Orchestrator:
             run.released.set()
         self._runs.clear()
         self._idle.set()
+        self._lag.stop()
+        for pool in self._pools.values():
+            for replica in pool.replicas:
+                metrics.replicas.remove(replica)
 
     def forget(self, request_id: str) -> None:
         """Every stage has released."""
         del self._runs[request_id]
         if not self._runs:
             self._idle.set()
+            self._lag.stop()
 
     def _start_reader(self, stage_id: int, replica: Replica) -> None:
         name = f"reader {replica.stage} {replica.index}"
         self._readers[replica] = asyncio.create_task(self._read(stage_id, replica), name=name)
+        metrics.replicas.add(replica)
 
     async def _read(self, stage_id: int, replica: Replica) -> None:
         runs = self._runs
@@ -159,7 +181,7 @@ class Orchestrator:
                         run.handle(run.nodes[stage_id], message, now)
                     except Exception:
                         logger.exception("Routing request %s failed", message.request_id)
-                        run.terminate("failed", "The engine failed to route the request.", "stage_error")
+                        run.terminate("failed", "The engine failed to route the request.", "unknown")
             del messages, message  # a parcel nobody took is freed now, not with the next report
             await asyncio.sleep(0)  # a busy replica's reader lets the others have their turn
 
@@ -167,20 +189,30 @@ class Orchestrator:
 class _Edge:
     """From one stage to the next, or from the client to the entry."""
 
-    __slots__ = ("outstanding", "source", "target", "trace")
+    __slots__ = ("hop", "outstanding", "sent_at", "source", "target", "trace")
 
     def __init__(self, source: _Node | None, target: _Node) -> None:
         self.source = source
         self.target = target
         self.outstanding = 0
         """Pieces handed over and not yet reported as consumed."""
-        self.trace = EdgeTrace(source=source.name if source else CLIENT, target=target.name)
+        self.sent_at: deque[float] = deque()
+        """When each of these was handed over."""
+        self.hop = Hop(source.label if source else metrics.CLIENT, target.label)
+        self.trace = EdgeTrace(
+            source=source.name if source else CLIENT,
+            target=target.name,
+            source_clock=source.clock if source else HOST_CLOCK,
+            target_clock=target.clock,
+        )
 
 
 class _Node:
     """One stage's part in a request."""
 
     __slots__ = (
+        "client_hop",
+        "clock",
         "done",
         "emitted",
         "ended",
@@ -188,6 +220,7 @@ class _Node:
         "granted",
         "held",
         "incoming",
+        "label",
         "name",
         "open_sources",
         "order",
@@ -200,6 +233,8 @@ class _Node:
     def __init__(self, name: str, replica: Replica, final: bool) -> None:
         self.name = name
         self.replica = replica
+        self.label = (name, str(replica.index))
+        self.clock = replica.clock
         self.incoming: list[_Edge] = []
         self.outgoing: list[_Edge] = []
         self.order: deque[_Edge] = deque()
@@ -210,7 +245,8 @@ class _Node:
         self.final = final
         self.held = 0
         """Deltas put on the full stream."""
-        self.to_client = EdgeTrace(source=name, target=CLIENT)
+        self.to_client = EdgeTrace(source=name, target=CLIENT, source_clock=replica.clock)
+        self.client_hop = Hop(self.label, metrics.CLIENT) if final else None
         self.ended = self.done = self.released = False
 
 
@@ -223,6 +259,7 @@ class _Run:
         self._owner = owner
         self._id = request.request_id
         self._request = request
+        self._meter = RequestMeter(request)
         self.nodes = {i: _Node(replicas[i].stage, replicas[i], i in route.final) for i in route.stages}
         self._entry = _Edge(None, self.nodes[route.entry])
         for stage_id, targets in route.targets.items():
@@ -239,6 +276,7 @@ class _Run:
         )
         self._short: FinishReason = "completed"
         self._finished = False
+        self._read_out = False
         self._timed_out = False
         self._unreleased = len(self.nodes)
         self.released = asyncio.Event()
@@ -253,17 +291,22 @@ class _Run:
         """Prepare every stage, then hand the payload to the first."""
         for node in self.nodes.values():
             node.replica.open(self._request)
-        self._entry.trace.emitted = time.monotonic()
-        self._hand_over(self._entry, self._request.payload)
-        self._entry.trace.sent = time.monotonic()
+        now = self._entry.trace.emitted = self._entry.trace.sent = time.monotonic()
+        self._hand_over(self._entry, self._request.payload, now)
+        self._entry.hop.sent(piece_bytes(self._request.payload), None)
         if not more_input:
             self.end_input()
 
     # -- called by the stream ------------------------------------------------------------------------------------------
 
-    def abort(self) -> None:
+    def abort(self, reason: AbortReason) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
-        self.terminate("aborted")
+        self.terminate("aborted", failure=None if reason == "superseded" else reason)
+
+    def read_out(self) -> None:
+        """See :class:`~duologue.engine.stream.StreamOwner`."""
+        self._read_out = True
+        self._close_meter()
 
     def room(self) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
@@ -283,7 +326,8 @@ class _Run:
         if not self._input_open:
             raise RequestRefused(f"The input of request '{self._id}' has ended.")
         self._progress = self._loop.time()
-        self._hand_over(self._entry, piece)
+        self._hand_over(self._entry, piece, time.monotonic())
+        self._entry.hop.sent(piece_bytes(piece), None)
 
     def end_input(self) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
@@ -317,36 +361,40 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
-            if message.at:
-                self._trace_first(node, message.at)  # before the taker can have it
+            now = time.monotonic()
+            if node.to_client.emitted is None:
+                self._trace_first(node, message.at, now)  # before the taker can have it
+            tx_s = now - message.at if node.clock == HOST_CLOCK else None
+            size = piece_bytes(piece)
             if type(piece) is Parcel and node.final:
                 piece = piece.open()  # the client is in this process
             if type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
-                    self._hand_over(edge, piece.link() if shared else piece)
-            if node.final and isinstance(piece, OUTPUT_DELTAS):
+                    edge.hop.sent(size, tx_s)
+                    self._hand_over(edge, piece.link() if shared else piece, now)
+            if node.client_hop is not None and isinstance(piece, OUTPUT_DELTAS):
+                node.client_hop.sent(size, tx_s)
+                self._meter.to_client(piece, node.label, now)
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
         self._regrant(node)
 
-    def _trace_first(self, node: _Node, emitted: float) -> None:
-        sent = time.monotonic()
+    def _trace_first(self, node: _Node, emitted: float, sent: float) -> None:
         for edge in node.incoming:
             edge.trace.produced = emitted
-        for trace in (*(edge.trace for edge in node.outgoing), *((node.to_client,) if node.final else ())):
+        for trace in (*(edge.trace for edge in node.outgoing), node.to_client):
             trace.emitted, trace.sent = emitted, sent
 
     def _on_consumed(self, node: _Node, message: Consumed) -> None:
-        if len(node.incoming) == 1:
-            edges = {node.incoming[0]}
-            node.incoming[0].outstanding -= message.count
-        else:
-            edges = set()
-            for _ in range(message.count):
-                edge = node.order.popleft()
-                edge.outstanding -= 1
-                edges.add(edge)
+        now = time.monotonic()
+        alone = node.incoming[0] if len(node.incoming) == 1 else None
+        edges = set()
+        for _ in range(message.count):
+            edge = alone or node.order.popleft()
+            edge.outstanding -= 1
+            edge.hop.worked_off(now - edge.sent_at.popleft())
+            edges.add(edge)
         for edge in edges:
             if edge.trace.accepted is None:
                 edge.trace.accepted = message.first_accepted
@@ -364,16 +412,22 @@ class _Run:
 
     def _on_released(self, node: _Node, message: Released) -> None:
         node.released = True
-        metrics.stage_gen_time_s.labels(node.name).observe(message.busy_s)
+        self._meter.released(node.label, message.busy_s)
         self._unreleased -= 1
         if not self._unreleased:
             self.released.set()
             self._owner.forget(self._id)
+            self._close_meter()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, edge: _Edge, piece: Any) -> None:
+    def _close_meter(self) -> None:
+        if self._read_out and not self._unreleased:
+            self._meter.close(self.stream.trace)
+
+    def _hand_over(self, edge: _Edge, piece: Any, now: float) -> None:
         edge.outstanding += 1
+        edge.sent_at.append(now)
         if len(edge.target.incoming) > 1:
             edge.target.order.append(edge)
         edge.target.replica.push(self._id, piece)
@@ -404,7 +458,7 @@ class _Run:
         self._timer.cancel()
         self._room_at_entry.set()
         self.stream.finish(Finished(reason=reason, error=error))
-        metrics.count_finished(reason, failure)
+        self._meter.finished(reason, failure)
         for node in self.nodes.values():
             if not node.done:
                 node.replica.abort(self._id)

@@ -18,6 +18,9 @@ import msgspec
 
 from duologue.engine.requests import EngineRequest
 
+HOST_CLOCK = "host"
+"""The monotonic clock of this machine: one clock for all of its processes."""
+
 WINDOW = 32
 """Pieces that a stage may be ahead of the slowest taker of its pieces."""
 
@@ -31,7 +34,7 @@ class Message(msgspec.Struct, gc=False, tag=True, array_like=True):
 class Emitted(Message):
     piece: Any
     at: float
-    """When the stage emitted it; 0 for all but the request's first piece."""
+    """When the stage emitted it."""
 
 
 class Consumed(Message):
@@ -60,6 +63,8 @@ class Replica(Protocol):
 
     stage: str
     index: int
+    clock: str
+    """Whose monotonic clock the times in its reports are on: :data:`HOST_CLOCK`, or the name of another host."""
 
     @property
     def live(self) -> bool:

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from typing import Any
 
 from duologue.engine.connectors.shared_memory import opened
-from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.base import HOST_CLOCK, WINDOW, Consumed, Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
-from duologue.engine.requests import EngineRequest, Usage
-from duologue.engine.stage import Stage, StageFinish
+from duologue.engine.requests import EngineRequest
+from duologue.engine.stage import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ CLOSE_TIMEOUT_S = 3.0
 
 class InlineReplica:
     """Implements :class:`~duologue.engine.executors.base.Replica` with threads. Made and used on the event loop."""
+
+    clock = HOST_CLOCK
 
     def __init__(self, stage: str, build: Callable[[], Stage], slots: int, index: int = 0) -> None:
         self.stage = stage
@@ -265,7 +267,6 @@ class Lane:
         self._started = False
         self._taken = 0
         self._first_accepted = 0.0
-        self._first_emitted = 0.0
         self._waited_s = 0.0
 
     def has_work(self) -> bool:
@@ -285,10 +286,7 @@ class Lane:
             if not alive:
                 return False
         self.emitted += 1
-        at = 0.0
-        if not self._first_emitted and not isinstance(piece, Usage | StageFinish):
-            at = self._first_emitted = time.monotonic()
-        self._outbox.put(Emitted(self.request.request_id, piece, at))
+        self._outbox.put(Emitted(self.request.request_id, piece, time.monotonic()))
         return not self.dead
 
     @property

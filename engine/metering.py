@@ -1,0 +1,138 @@
+"""What is measured of one request, kept beside it while it runs and written down once, at its end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from duologue.engine import metrics
+from duologue.engine.continuity import RealTimePlayer
+from duologue.engine.executors.base import HOST_CLOCK
+from duologue.engine.metrics import Tally
+from duologue.engine.pipeline import wanted_outputs
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, AudioDelta, EngineRequest, FinishReason, TextDelta
+from duologue.engine.stream import EdgeTrace
+
+trace_logger = logging.getLogger("duologue.trace")
+"""Gets one record a request, at level debug."""
+
+Label = tuple[str, str]
+"""A stage and the number of its replica."""
+
+EVENTS: Final = ("emitted", "sent", "accepted", "produced")
+
+
+class Hop:
+    """The tallies of what crosses from one replica to another."""
+
+    __slots__ = ("_in_flight", "_size", "_tx")
+
+    def __init__(self, source: Label, target: Label) -> None:
+        self._size = metrics.transfer_size_bytes.of(*source, *target)
+        self._tx = metrics.transfer_tx_s.of(*source, *target)
+        self._in_flight: Tally = metrics.transfer_in_flight_s.of(*source, *target)
+
+    def sent(self, size: int | None, tx_s: float | None) -> None:
+        """A chunk was handed on so long after it was emitted; None: not known."""
+        if size is not None:
+            self._size.observe(size)
+        if tx_s is not None:
+            self._tx.observe(tx_s if tx_s > 0.0 else 0.0)
+
+    def worked_off(self, seconds: float) -> None:
+        """A chunk that was handed on so long ago has been worked off."""
+        self._in_flight.observe(seconds)
+
+
+class RequestMeter:
+    """Measures one request. All times are seconds of ``time.monotonic``."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self._request = request
+        self._opened = time.monotonic()
+        self._first_text: tuple[Label, float] | None = None
+        self._voice: Label | None = None
+        self._first_audio = 0.0
+        self._player = RealTimePlayer()
+        self._busy: dict[Label, float] = {}
+        self._reason: FinishReason = "aborted"
+        self._failure: metrics.FailureReason | None = None
+
+    def to_client(self, delta: Any, stage: Label, now: float) -> None:
+        """A stage's delta was put on the client's stream."""
+        if type(delta) is AudioDelta:
+            if self._voice is None:
+                self._voice, self._first_audio = stage, now
+            self._player.receive(now, len(delta.pcm) / 2 / OUTPUT_SAMPLE_RATE)
+        elif self._first_text is None and type(delta) is TextDelta:
+            self._first_text = stage, now
+
+    def released(self, stage: Label, busy_s: float) -> None:
+        """A stage is through with the request."""
+        self._busy[stage] = busy_s
+        metrics.stage_gen_time_s.of(*stage).observe(busy_s)
+
+    def finished(self, reason: FinishReason, failure: metrics.FailureReason | None) -> None:
+        """The terminal outcome is known."""
+        self._reason, self._failure = reason, failure
+        metrics.count_finished(reason, failure)
+        kind = type(self._request.payload).__name__.lower()
+        metrics.e2e_request_latency_s.labels(kind).observe(time.monotonic() - self._opened)
+
+    def close(self, trace: Sequence[EdgeTrace]) -> None:
+        """Every stage has released and the client has read to the end: write down the rest."""
+        if self._first_text is not None:
+            stage, at = self._first_text
+            metrics.time_to_first_token_s.of(*stage).observe(at - self._opened)
+        if "audio" in wanted_outputs(self._request.payload):
+            self._close_audio()
+        for edge in trace:
+            self._close_edge(edge)
+        if trace_logger.isEnabledFor(logging.DEBUG):
+            self._log(trace)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _close_audio(self) -> None:
+        player = self._player
+        if self._voice is None:
+            skipped = {"completed": "no_audio", "length": "no_audio"}.get(self._reason, self._reason)
+            metrics.audio_skipped_requests.labels(skipped).inc()
+            return
+        metrics.audio_ttfp_s.of(*self._voice).observe(self._first_audio - self._opened)
+        metrics.audio_duration_s.of(*self._voice).observe(player.sound_s)
+        if player.sound_s and self._voice in self._busy:
+            metrics.audio_rtf.of(*self._voice).observe(self._busy[self._voice] / player.sound_s)
+        if player.chunks < 2:
+            metrics.audio_skipped_requests.labels("single_chunk").inc()
+            return
+        metrics.audio_underrun_s.of(*self._voice).observe(player.underrun_s)
+        for threshold in metrics.CONTINUITY_THRESHOLDS_MS:
+            if player.underrun_s * 1000 < threshold:
+                metrics.audio_continuity_ok.labels(str(threshold)).inc()
+
+    def _close_edge(self, edge: EdgeTrace) -> None:
+        """Only what was stamped on this machine's clock can be compared with the request's opening."""
+        for event in EVENTS:
+            at, clock = getattr(edge, event), edge.clock_of(event)
+            if at is not None and clock == HOST_CLOCK:
+                labels = (edge.source, edge.target, event, clock)
+                metrics.edge_first_event_s.labels(*labels).observe(max(0.0, at - self._opened))
+
+    def _log(self, trace: Sequence[EdgeTrace]) -> None:
+        request = self._request
+        record = {
+            "request_id": request.request_id,
+            "session_id": request.session_id,
+            "kind": type(request.payload).__name__.lower(),
+            "reason": self._reason,
+            "failure": self._failure,
+            "opened": self._opened,
+            "edges": [msgspec.to_builtins(edge) for edge in trace],
+            "busy_s": {f"{stage} {replica}": round(busy, 6) for (stage, replica), busy in self._busy.items()},
+        }
+        trace_logger.debug("trace of %s", request.request_id, extra={"trace": record})
