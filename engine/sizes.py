@@ -1,4 +1,4 @@
-"""How many bytes of payload a piece carries, whatever its type: text, sound, arrays. Nothing else is counted."""
+"""How many bytes a piece carries, whatever its type: every text, sound and array in it, and nothing else."""
 
 from __future__ import annotations
 
