@@ -26,6 +26,21 @@ Label = tuple[str, str]
 EVENTS: Final = ("emitted", "sent", "accepted", "produced")
 
 
+class RequestTrace(msgspec.Struct, frozen=True):
+    """Where the time of one request went: the field ``trace`` of its log record."""
+
+    request_id: str
+    session_id: str
+    kind: str
+    reason: FinishReason
+    failure: metrics.FailureReason | None
+    opened: float
+    """When it was opened, in seconds of ``time.monotonic`` of the gateway's machine."""
+    edges: tuple[EdgeTrace, ...]
+    busy_s: dict[str, float]
+    """Seconds that each ``stage replica`` worked on it."""
+
+
 class Hop:
     """The tallies of what crosses from one replica to another."""
 
@@ -116,23 +131,29 @@ class RequestMeter:
                 metrics.audio_continuity_ok.labels(str(threshold)).inc()
 
     def _close_edge(self, edge: EdgeTrace) -> None:
-        """Only what was stamped on this machine's clock can be compared with the request's opening."""
         for event in EVENTS:
-            at, clock = getattr(edge, event), edge.clock_of(event)
-            if at is not None and clock == HOST_CLOCK:
-                labels = (edge.source, edge.target, event, clock)
-                metrics.edge_first_event_s.labels(*labels).observe(max(0.0, at - self._opened))
+            seconds = edge.since(self._opened, event)
+            if seconds is not None:
+                labels = (edge.source, edge.target, event, HOST_CLOCK)
+                metrics.edge_first_event_s.labels(*labels).observe(max(0.0, seconds))
 
     def _log(self, trace: Sequence[EdgeTrace]) -> None:
         request = self._request
-        record = {
-            "request_id": request.request_id,
-            "session_id": request.session_id,
-            "kind": type(request.payload).__name__.lower(),
-            "reason": self._reason,
-            "failure": self._failure,
-            "opened": self._opened,
-            "edges": [msgspec.to_builtins(edge) for edge in trace],
-            "busy_s": {f"{stage} {replica}": round(busy, 6) for (stage, replica), busy in self._busy.items()},
-        }
-        trace_logger.debug("trace of %s", request.request_id, extra={"trace": record})
+        record = RequestTrace(
+            request_id=request.request_id,
+            session_id=request.session_id,
+            kind=type(request.payload).__name__.lower(),
+            reason=self._reason,
+            failure=self._failure,
+            opened=self._opened,
+            edges=tuple(trace),
+            busy_s={f"{stage} {replica}": round(busy, 6) for (stage, replica), busy in self._busy.items()},
+        )
+        said = ", ".join(f"{e.source} > {e.target} {_milliseconds(e, self._opened)}" for e in trace)
+        trace_logger.debug("trace of %s: %s", request.request_id, said, extra={"trace": msgspec.to_builtins(record)})
+
+
+def _milliseconds(edge: EdgeTrace, opened: float) -> str:
+    """The four first-events, in milliseconds since the request was opened."""
+    times = (edge.since(opened, event) for event in EVENTS)
+    return "/".join("-" if seconds is None else f"{seconds * 1000:.1f}" for seconds in times)

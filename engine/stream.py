@@ -49,6 +49,12 @@ class EdgeTrace(msgspec.Struct):
         """The clock that one of the four events is on."""
         return {"emitted": self.source_clock, "sent": HOST_CLOCK}.get(event, self.target_clock)
 
+    def since(self, start: float, event: str) -> float | None:
+        """Seconds from ``start``, on this machine's clock, to an event; None if it has not happened or cannot be
+        compared."""
+        at: float | None = getattr(self, event)
+        return None if at is None or self.clock_of(event) != HOST_CLOCK else at - start
+
 
 class StreamOwner(Protocol):
     """What a stream asks of the orchestrator's record of its request."""

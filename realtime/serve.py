@@ -52,11 +52,13 @@ class ServeOptions:
     api_keys: tuple[str, ...] = ()
     log_format: logs.LogFormat = "text"
     log_level: str = "info"
+    log_traces: bool = False
+    """Whether each request's first-events are logged, at whatever level."""
 
 
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, options.log_traces)
     try:
         deploy = load_deploy(options.deploy_config)
         engine = Engine(deploy)
