@@ -171,19 +171,21 @@ class Orchestrator:
         metrics.replicas.add(replica)
 
     async def _read(self, stage_id: int, replica: Replica) -> None:
-        runs = self._runs
         while True:
-            messages = await replica.messages()
-            now = asyncio.get_running_loop().time()
-            for message in messages:
-                if run := runs.get(message.request_id):
-                    try:
-                        run.handle(run.nodes[stage_id], message, now)
-                    except Exception:
-                        logger.exception("Routing request %s failed", message.request_id)
-                        run.terminate("failed", "The engine failed to route the request.", "unknown")
-            del messages, message  # a parcel nobody took is freed now, not with the next report
+            self.route(stage_id, await replica.messages())
             await asyncio.sleep(0)  # a busy replica's reader lets the others have their turn
+
+    def route(self, stage_id: int, messages: Sequence[Message]) -> None:
+        """Act on reports of a stage's replica. Keeps none: a parcel nobody took is freed at once."""
+        runs = self._runs
+        now = asyncio.get_running_loop().time()
+        for message in messages:
+            if run := runs.get(message.request_id):
+                try:
+                    run.handle(run.nodes[stage_id], message, now)
+                except Exception:
+                    logger.exception("Routing request %s failed", message.request_id)
+                    run.terminate("failed", "The engine failed to route the request.", "unknown")
 
 
 class _Edge:
