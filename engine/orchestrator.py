@@ -40,7 +40,7 @@ from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
 from duologue.engine.requests import AbortReason, EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
 from duologue.engine.sizes import piece_bytes
-from duologue.engine.stage import StageFinish
+from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
 logger = logging.getLogger(__name__)
@@ -230,6 +230,7 @@ class _Node:
         "released",
         "replica",
         "to_client",
+        "traced",
     )
 
     def __init__(self, name: str, replica: Replica, final: bool) -> None:
@@ -249,6 +250,8 @@ class _Node:
         """Deltas put on the full stream."""
         self.to_client = EdgeTrace(source=name, target=CLIENT, source_clock=replica.clock)
         self.client_hop = Hop(self.label, metrics.CLIENT) if final else None
+        self.traced: set[Taker] = set()
+        """Takers that have been sent a piece."""
         self.ended = self.done = self.released = False
 
 
@@ -364,29 +367,34 @@ class _Run:
             self._short = piece.reason
         else:
             now = time.monotonic()
-            if node.to_client.emitted is None:
-                self._trace_first(node, message.at, now)  # before the taker can have it
+            if message.to not in node.traced:
+                self._trace_first(node, message.at, now, message.to)  # before the taker can have it
             tx_s = now - message.at if node.clock == HOST_CLOCK else None
             size = piece_bytes(piece)
-            if type(piece) is Parcel and node.final:
+            to_client = node.client_hop is not None and message.to != "next"
+            if type(piece) is Parcel and to_client:
                 piece = piece.open()  # the client is in this process
-            if type(piece) is not ToolCallDelta:
+            if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
                     edge.hop.sent(size, tx_s)
                     self._hand_over(edge, piece.link() if shared else piece, now)
-            if node.client_hop is not None and isinstance(piece, OUTPUT_DELTAS):
+            if to_client and isinstance(piece, OUTPUT_DELTAS):
                 node.client_hop.sent(size, tx_s)
                 self._meter.to_client(piece, node.label, now)
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
         self._regrant(node)
 
-    def _trace_first(self, node: _Node, emitted: float, sent: float) -> None:
+    def _trace_first(self, node: _Node, emitted: float, sent: float, to: Taker) -> None:
+        """Stamp the edges that this piece goes over, where it is the first."""
+        node.traced.add(to)
         for edge in node.incoming:
-            edge.trace.produced = emitted
-        for trace in (*(edge.trace for edge in node.outgoing), node.to_client):
-            trace.emitted, trace.sent = emitted, sent
+            edge.trace.produced = edge.trace.produced or emitted
+        onward = [edge.trace for edge in node.outgoing] if to != "client" else []
+        for trace in (*onward, *((node.to_client,) if node.final and to != "next" else ())):
+            if trace.emitted is None:
+                trace.emitted, trace.sent = emitted, sent
 
     def _on_consumed(self, node: _Node, message: Consumed) -> None:
         now = time.monotonic()

@@ -86,14 +86,20 @@ class DeployConfig(Shape, frozen=True):
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
     connectors: dict[str, ConnectorDeploy] = {}
+    stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Longest time for a stage in a worker process to load, and again to warm up."""
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""
     aliases: Aliases = Aliases()
     limits: dict[str, float] = {}
     """What a session may do; the names are those of the session core's limits, which checks them."""
+    prompts: dict[str, dict[str, Any]] = {}
+    """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    checkpoint: str | None = None
+    """Path or hub id for the stages that name no model of their own; not a key of the file either."""
 
     def stage(self, stage_id: int) -> StageDeploy:
         """The settings of that stage; an empty entry when the file has none."""

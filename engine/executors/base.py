@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from duologue.engine.requests import EngineRequest
+from duologue.engine.stage import Taker
 
 HOST_CLOCK = "host"
 """The monotonic clock of this machine: one clock for all of its processes."""
@@ -35,6 +36,7 @@ class Emitted(Message):
     piece: Any
     at: float
     """When the stage emitted it."""
+    to: Taker = "all"
 
 
 class Consumed(Message):
@@ -42,6 +44,10 @@ class Consumed(Message):
     """Pieces taken and worked on since the last report."""
     first_accepted: float
     """When the first piece of the request was taken."""
+
+
+class Working(Message):
+    """The stage is at work on the request, with nothing to hand on."""
 
 
 class Done(Message):
