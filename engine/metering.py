@@ -39,6 +39,8 @@ class RequestTrace(msgspec.Struct, frozen=True):
     edges: tuple[EdgeTrace, ...]
     busy_s: dict[str, float]
     """Seconds that each ``stage replica`` worked on it."""
+    released: dict[str, float]
+    """When each of them was known to be through with it, on the same clock as ``opened``."""
 
 
 class Hop:
@@ -74,6 +76,7 @@ class RequestMeter:
         self._first_audio = 0.0
         self._player = RealTimePlayer()
         self._busy: dict[Label, float] = {}
+        self._released: dict[Label, float] = {}
         self._reason: FinishReason = "aborted"
         self._failure: metrics.FailureReason | None = None
 
@@ -89,6 +92,7 @@ class RequestMeter:
     def released(self, stage: Label, busy_s: float) -> None:
         """A stage is through with the request."""
         self._busy[stage] = busy_s
+        self._released[stage] = time.monotonic()
         metrics.stage_gen_time_s.of(*stage).observe(busy_s)
 
     def finished(self, reason: FinishReason, failure: metrics.FailureReason | None) -> None:
@@ -147,7 +151,8 @@ class RequestMeter:
             failure=self._failure,
             opened=self._opened,
             edges=tuple(trace),
-            busy_s={f"{stage} {replica}": round(busy, 6) for (stage, replica), busy in self._busy.items()},
+            busy_s={" ".join(label): round(busy, 6) for label, busy in self._busy.items()},
+            released={" ".join(label): at for label, at in self._released.items()},
         )
         said = ", ".join(f"{e.source} > {e.target} {_milliseconds(e, self._opened)}" for e in trace)
         trace_logger.debug("trace of %s: %s", request.request_id, said, extra={"trace": msgspec.to_builtins(record)})

@@ -90,7 +90,7 @@ async def run_one(text: str, deploy_config: Path | None = None, text_only: bool 
     )
     await engine.start()
     try:
-        with _next_trace() as trace:
+        with next_trace() as trace:
             await engine.collect(EngineRequest(request_id="traced", session_id="trace", payload=payload))
             return await trace
     finally:
@@ -98,7 +98,7 @@ async def run_one(text: str, deploy_config: Path | None = None, text_only: bool 
 
 
 @contextmanager
-def _next_trace() -> Iterator[asyncio.Future[RequestTrace]]:
+def next_trace() -> Iterator[asyncio.Future[RequestTrace]]:
     """The next trace that is logged; it goes nowhere else."""
     found: asyncio.Future[RequestTrace] = asyncio.get_running_loop().create_future()
 
@@ -136,4 +136,5 @@ def show(found: RequestTrace, console: Console) -> None:
         table.add_row(edge.source, edge.target, *cells)
     console.print(table)
     for stage, seconds in found.busy_s.items():
-        console.print(f"{stage}: {seconds * 1000:.1f} ms of work", highlight=False)
+        through = (found.released[stage] - found.opened) * 1000
+        console.print(f"{stage}: {seconds * 1000:.1f} ms of work, through at {through:.1f} ms", highlight=False)

@@ -20,7 +20,10 @@ def engine(
         float, typer.Option(min=0, help="How long an idle server is watched; 0 leaves that out.")
     ] = 20.0,
     answers: Annotated[
-        int, typer.Option(min=0, help="Long answers with and without async chunk; 0 leaves that out.")
+        int,
+        typer.Option(
+            min=0, help="Long answers with and without async chunk, and five times as many aborted; 0 leaves them out."
+        ),
     ] = 3,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
@@ -65,6 +68,9 @@ def _print(report: EngineReport, console: Console) -> None:
             f"p50 {chunked.first_audio.p50} ms, whole answer p50 {chunked.end_to_end.p50} ms "
             f"(n = {chunked.end_to_end.n})"
         )
+    for stage in report.stage_aborts:
+        n, p50, p99 = _figures(stage.until_stopped)
+        console.print(f"abort until the {stage.stage} has stopped: p50 {p50} ms, p99 {p99} ms (n = {n})")
 
 
 def _figures(metric: Metric) -> tuple[str, str, str]:

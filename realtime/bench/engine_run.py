@@ -21,8 +21,13 @@ from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
-from duologue.realtime.bench.engine_async_chunk import AsyncChunk, measure_async_chunk
 from duologue.realtime.bench.engine_idle import Idle, measure_idle
+from duologue.realtime.bench.engine_packaged import (
+    AsyncChunk,
+    StageAborts,
+    measure_async_chunk,
+    measure_stage_aborts,
+)
 from duologue.realtime.bench.engine_polling import Polling, measure_loops
 from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
@@ -67,13 +72,14 @@ class EngineReport(msgspec.Struct, frozen=True):
     aborts: list[Aborts]
     loops: list[Polling]
     async_chunk: list[AsyncChunk]
+    stage_aborts: list[StageAborts]
 
 
 async def run_engine(seconds: float, idle_seconds: float, answers: int) -> EngineReport:
     """Every measurement, one after another; each hop is measured for so many seconds.
 
     With ``idle_seconds`` a server with the packaged models is started and watched as well; with ``answers`` the
-    packaged pipeline gives so many long answers with and without async chunk.
+    packaged pipeline gives so many long answers with and without async chunk, and five times as many are aborted.
     """
     idle = await measure_idle((0, 100), idle_seconds) if idle_seconds else []
     cases: list[tuple[Executor, str, int]] = [("inline", "local", THRESHOLD_BYTES)]
@@ -92,6 +98,7 @@ async def run_engine(seconds: float, idle_seconds: float, answers: int) -> Engin
         aborts=[await measure_aborts(executor) for executor in both],
         loops=await measure_loops(seconds),
         async_chunk=await measure_async_chunk(answers) if answers else [],
+        stage_aborts=await measure_stage_aborts(5 * answers) if answers else [],
     )
 
 

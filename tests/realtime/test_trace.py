@@ -24,7 +24,15 @@ from duologue.realtime.trace import TraceError, from_log
 def line(request_id: str, **edge: Any) -> str:
     """A line of the log as the server writes it."""
     trace = RequestTrace(
-        "r", "s", "converse", "completed", None, 100.0, (EdgeTrace("a", "client", **edge),), {"a 0": 0.5}
+        "r",
+        "s",
+        "converse",
+        "completed",
+        None,
+        100.0,
+        (EdgeTrace("a", "client", **edge),),
+        {"a 0": 0.5},
+        {"a 0": 101.0},
     )
     trace = msgspec.structs.replace(trace, request_id=request_id)
     record = logging.makeLogRecord({"msg": "trace", "name": "duologue.trace", "trace": msgspec.to_builtins(trace)})
@@ -85,6 +93,7 @@ def test_a_request_of_its_own_has_every_event_in_order() -> None:
             times.append(edge.since(trace.opened, "produced"))
         assert None not in times
         assert times == sorted(times)  # type: ignore[type-var]
+    assert set(trace.released) == set(trace.busy_s)
     assert set(trace.busy_s) == {"language_model 0", "talker 0", "codec 0"}
 
 
