@@ -17,8 +17,12 @@ from duologue.realtime.bench.summary import Metric
 def engine(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each hop is measured.")] = 4.0,
     idle_seconds: Annotated[
-        float, typer.Option(min=0, help="How long an idle server is watched; 0 leaves that out.")
-    ] = 20.0,
+        float,
+        typer.Option(
+            min=0,
+            help="How long an idle server is watched (a ping goes to each session every 20 s); 0 leaves that out.",
+        ),
+    ] = 40.0,
     answers: Annotated[
         int,
         typer.Option(
