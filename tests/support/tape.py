@@ -11,6 +11,7 @@ from typing import Any
 
 from ordering import Event, Line, received, sent, violations
 from shapes import check_shapes
+from websockets.asyncio.client import ClientConnection
 
 PATIENCE_S = 60.0
 """Longest wait for an event. Only a broken server comes near it."""
@@ -125,3 +126,19 @@ SETTLE: dict[str, Any] = {
 def settles(event: Event) -> bool:
     """Whether this ``error`` answers ``SETTLE``."""
     return bool(event["error"]["event_id"] == SETTLE["event_id"])
+
+
+def taped_connection(tape: Tape, base: type[ClientConnection] = ClientConnection) -> type[ClientConnection]:
+    """For ``websockets.connect(..., create_connection=...)``: a connection that tapes every frame."""
+
+    class TapedConnection(base):  # type: ignore[misc, valid-type]
+        async def send(self, message: Any, text: bool | None = None) -> None:
+            tape.wire(True, message)
+            await super().send(message, text)
+
+        async def recv(self, decode: bool | None = None) -> Any:
+            message = await super().recv(decode)
+            tape.wire(False, message)
+            return message
+
+    return TapedConnection
