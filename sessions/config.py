@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from duologue.engine.requests import ReasoningEffort
 from duologue.sessions.errors import ProtocolError, from_validation_error
-from duologue.sessions.items import InputItem
+from duologue.sessions.items import InputItem, InputText
 
 OutputModality = Literal["text", "audio"]
 Eagerness = Literal["low", "medium", "high", "auto"]
@@ -123,11 +123,11 @@ ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction
 
 
 class StoredPrompt(Shape, frozen=True):
-    """A prompt that is kept elsewhere; accepted and echoed, since none are kept here."""
+    """One of the server's prompts (:mod:`duologue.sessions.stored_prompts`)."""
 
     id: str
     version: str | UnsetType | None = UNSET
-    variables: dict[str, Any] | UnsetType | None = UNSET
+    variables: dict[str, str | InputText] | UnsetType | None = UNSET
 
 
 class Reasoning(Shape, frozen=True):
@@ -223,6 +223,12 @@ class Limits(Shape, frozen=True):
     """Longest uncommitted input without turn detection; older audio is refused with an error."""
     kept_audio_s: float = 300.0
     """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
+    max_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 5 * 2**20
+    """Of all pictures of one item, so that the item with them stays below the 8 MiB that stock clients read."""
+    max_image_pixels: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+    kept_images: Annotated[int, msgspec.Meta(ge=1)] = 32
+    """Pictures kept in a conversation, for the model and for ``retrieve``; the oldest is dropped first."""
+    kept_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 2**20
     max_items: int = 1000
     max_tools: int = 128
     max_tools_bytes: int = 256 * 1024
@@ -271,10 +277,11 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in patch.items():
         present = merged.get(key)
-        # The strength of noise reduction outlives a change of its kind.
+        # The strength of noise reduction outlives a change of its kind. Another prompt has other variables.
         same_kind = (
             isinstance(present, dict)
             and isinstance(value, dict)
+            and key != "prompt"
             and (key == "noise_reduction" or "type" not in value or value["type"] == present.get("type"))
         )
         merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
