@@ -1,5 +1,7 @@
-"""Conversation items in their wire shape (``realtime-protocol`` section 4.2). Absent keys are left out, never null; only
-the transcript of input audio is null until it is known."""
+"""Conversation items in their wire shape (``realtime-protocol`` section 4.2).
+
+Absent keys are left out, never null; only the transcript of input audio is null until it is known.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from served import Served
 from tape import Tape
 
 HERE = Path(__file__).resolve().parent / "agents_js"
-OLDEST_NODE = 20
+OLDEST_NODE = 18
 PATIENCE_S = 120.0
 INSTALL_S = 300.0
 

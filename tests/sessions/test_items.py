@@ -236,7 +236,7 @@ def test_s1_the_transcript_of_a_spoken_item_is_null_until_it_is_known() -> None:
     driver = Driver()
     driver.say(speech(600), silence(800))
     for event in (driver.last(events.ItemAdded), driver.last(events.ItemDone)):
-        wire = msgspec.to_builtins(event)
+        wire = msgspec.json.decode(msgspec.json.encode(event))
         assert wire["item"]["content"] == [{"type": "input_audio", "transcript": None}]
     driver.transcribe("Hello there.")
     driver.do(client.ItemRetrieve(item_id=str(driver.last(events.ItemDone).item.id)))
