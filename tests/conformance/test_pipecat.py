@@ -15,7 +15,8 @@ import pytest
 from missing import need_package
 from scripted_server import KEY, ScriptedServer
 from served import Served
-from tape import PATIENCE_S, Tape, taped_connection
+from tape import Tape, taped_connection
+from waiting import PATIENCE_S
 
 need_package("pipecat")
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pipecat.frames.frames import ErrorFrame, Frame, InputAudioRawFrame, LLMRunFrame, OutputAudioRawFrame
 from pipecat.observers.base_observer import BaseObserver, FramePushed
@@ -18,7 +18,8 @@ from pipecat.transports.base_input import BaseInputTransport
 from pipecat.transports.base_output import BaseOutputTransport
 from pipecat.transports.base_transport import TransportParams
 from pipecat.workers.runner import WorkerRunner
-from tape import PATIENCE_S, Tape
+from tape import Tape
+from waiting import PATIENCE_S, Log
 
 RATE = 16_000
 F = TypeVar("F", bound=Frame)
@@ -69,30 +70,23 @@ class Watcher(BaseObserver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.frames: list[Frame] = []
-        self._read = 0
-        self._changed = asyncio.Event()
+        self._log: Log[Frame] = Log()
+
+    @property
+    def frames(self) -> list[Frame]:
+        return self._log.items
 
     async def on_push_frame(self, data: FramePushed) -> None:
         if data.first_push and not isinstance(data.frame, InputAudioRawFrame):
-            self.frames.append(data.frame)
-            self._changed.set()
+            self._log.add(data.frame)
 
     async def until(self, kind: type[F], accept: Callable[[F], bool] = lambda frame: True) -> F:
         """The next frame of a kind after the one found last, as soon as it is pushed."""
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    for index in range(self._read, len(self.frames)):
-                        frame = self.frames[index]
-                        if isinstance(frame, kind) and accept(frame):
-                            self._read = index + 1
-                            return frame
-                    self._changed.clear()
-                    await self._changed.wait()
+            return cast(F, await self._log.next(lambda frame: isinstance(frame, kind) and accept(frame)))
         except TimeoutError:
-            seen = ", ".join(dict.fromkeys(type(frame).__name__ for frame in self.frames[self._read :]))
-            raise AssertionError(f"no {kind.__name__} within {PATIENCE_S:.0f} s; after the last one: {seen}") from None
+            seen = ", ".join(dict.fromkeys(type(frame).__name__ for frame in self.frames))
+            raise AssertionError(f"no {kind.__name__} among {seen}") from None
 
     def all(self, kind: type[F]) -> list[F]:
         return [frame for frame in self.frames if isinstance(frame, kind)]
