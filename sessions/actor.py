@@ -17,7 +17,7 @@ from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbortRequest,
@@ -36,10 +36,10 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
-from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.timebase import VAD_SAMPLE_RATE
+from duologue.sessions.translation_events import TranslationSession
 
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
@@ -49,7 +49,7 @@ MAX_PENDING_FRAMES = 64
 class Transport(Protocol):
     """How a session reaches its client."""
 
-    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
         """The next event; None once the peer is gone."""
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
@@ -59,6 +59,23 @@ class Transport(Protocol):
         """Close with a WebSocket close code, or what it means on this transport."""
 
 
+class Machine(Protocol):
+    """A session core: takes one event at a time, and says what follows."""
+
+    @property
+    def session(self) -> AnySession | TranslationSession: ...
+
+    @property
+    def deadline(self) -> float: ...
+
+    @property
+    def speculations_wasted(self) -> int: ...
+
+    def start(self) -> list[Effect]: ...
+
+    def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
 class SessionHandle(Protocol):
     """A running session, for those who join it besides its own transport."""
 
@@ -66,7 +83,7 @@ class SessionHandle(Protocol):
     def session(self) -> AnySession:
         """The effective configuration."""
 
-    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
         """Hand in an event, as if the session's own client had; waits while the mailbox is full."""
 
     def hang_up(self) -> None:
@@ -114,7 +131,7 @@ class SessionActor:
 
     def __init__(
         self,
-        machine: ConversationMachine,
+        machine: Machine,
         engine: Engine,
         transport: Transport,
         *,
@@ -163,9 +180,11 @@ class SessionActor:
 
     @property
     def session(self) -> AnySession:
-        return self._machine.session
+        session = self._machine.session
+        assert not isinstance(session, TranslationSession)
+        return session
 
-    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
         await self._mailbox.put(event)
 
     def hang_up(self) -> None:

@@ -118,7 +118,8 @@ def serve() -> Serve:
         settings: EdgeSettings | None = None,
     ) -> AsyncIterator[Edge]:
         engine = ScriptedEngine()
-        gateway = Gateway(engine, NAMES, settings or EdgeSettings())
+        names = script.settings.names if isinstance(script, SessionManager) else NAMES
+        gateway = Gateway(engine, names, settings or EdgeSettings())
         sessions: Any = script if isinstance(script, SessionManager) else ScriptedSessions(script)
         if opened:
             gateway.open(sessions)

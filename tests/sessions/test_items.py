@@ -242,3 +242,12 @@ def test_s1_the_transcript_of_a_spoken_item_is_null_until_it_is_known() -> None:
     driver.do(client.ItemRetrieve(item_id=str(driver.last(events.ItemDone).item.id)))
     (part,) = msgspec.to_builtins(driver.last(events.ItemRetrieved))["item"]["content"]
     assert part["transcript"] == "Hello there."
+
+
+@pytest.mark.parametrize("reason", ["completed", "failed"])
+def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(reason: str) -> None:
+    driver = Driver()
+    create(driver, MessageItem(role="user", content=(InputText(text="Listen:"), InputAudio(audio=speech(500)))))
+    driver.transcribe("Hello.", reason=reason)
+    ended = driver.all(events.TranscriptionFailed) + driver.all(events.TranscriptionCompleted)  # type: ignore[operator]
+    assert [event.content_index for event in ended] == [1]
