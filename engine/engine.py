@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from duologue.engine import metrics
 from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
@@ -145,16 +144,12 @@ class Engine:
             {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
         )
         self._orchestrator.start()
-        for replica in self._all_replicas():
-            metrics.replicas.add(replica)
 
     async def close(self) -> None:
         """Abort what runs, stop the workers, free the models. Idempotent."""
         orchestrator, self._orchestrator = self._orchestrator, None
         replicas, self._replicas = self._all_replicas(), {}
         self._states = dict.fromkeys(self._states, "waiting")
-        for replica in replicas:
-            metrics.replicas.remove(replica)
         if orchestrator is not None:
             await orchestrator.close()
         await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())

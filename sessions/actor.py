@@ -14,7 +14,7 @@ from typing import Protocol
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -36,6 +36,7 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
+from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.timebase import VAD_SAMPLE_RATE
@@ -145,12 +146,14 @@ class SessionActor:
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
+        self._meter = SessionMeter()
         self._mailbox = Mailbox()
         self._outbox = Outbox()
         self._outbox_filled = asyncio.Event()
         self._outbox_roomy = asyncio.Event()
         self._outbox_roomy.set()
         self._closing: CloseSession | None = None
+        self._client_gone = False
         self._streams: dict[str, Stream] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
@@ -195,6 +198,7 @@ class SessionActor:
     async def _read(self) -> None:
         while (event := await self._transport.receive()) is not None:
             await self._mailbox.put(event)
+        self._client_gone = self._closing is None
         raise _SessionOver
 
     async def _work(self) -> None:
@@ -204,6 +208,7 @@ class SessionActor:
             event = await self._mailbox.get()
             if event is not None:
                 await self._perform(self._machine.handle(event, self._clock()))
+                self._meter.wasted(self._machine.speculations_wasted)
                 self._set_timer()
 
     async def _write(self) -> None:
@@ -211,7 +216,11 @@ class SessionActor:
             await self._outbox_filled.wait()
             batch = list(self._outbox.take())
             self._note_outbox()
-            await self._transport.send([outgoing.event for outgoing in batch])
+            try:
+                await self._transport.send([outgoing.event for outgoing in batch])
+            except ConnectionError:
+                self._client_gone = True
+                raise
             self._report_sent(batch)
             if self._closing is not None and not self._outbox:
                 await self._transport.close(self._closing.code, self._closing.reason)
@@ -232,6 +241,7 @@ class SessionActor:
             match effect:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
+                    self._meter.sent(event, self._clock())
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -240,8 +250,8 @@ class SessionActor:
                     self._stop_voice_activity()
                 case OpenRequest(request=request):
                     self._open(request)
-                case AbortRequest(request_id=request_id):
-                    self._abort(request_id)
+                case AbortRequest(request_id=request_id, reason=reason):
+                    self._abort(request_id, reason)
                 case CloseSession():
                     self._closing = effect
         self._note_outbox()
@@ -257,12 +267,15 @@ class SessionActor:
         self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
-    def _abort(self, request_id: str) -> None:
-        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown."""
+    def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
+        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown.
+
+        Without a reason it is the end of the session.
+        """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._on_requests_changed(-1)
-            stream.abort()
+            stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     async def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:
