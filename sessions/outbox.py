@@ -6,7 +6,7 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -84,14 +84,25 @@ class Outbox:
                 kept.append(slot)
         self._slots = kept
 
-    def take(self) -> Iterator[Outgoing]:
+    def take(self) -> Sequence[Outgoing]:
+        """Remove and return what :meth:`peek` gives."""
+        batch = self.peek()
+        self.drop(len(batch))
+        return batch
+
+    def peek(self) -> Sequence[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
-        self._open.clear()
         count = 0
         for slot in self._slots:
             count += 1
             if isinstance(slot.event, events.OutputAudioDelta):
-                self.audio_bytes -= sum(map(len, slot.pieces))
                 break
-        taken, self._slots = self._slots[:count], self._slots[count:]
-        return (slot.joined() for slot in taken)
+        return [slot.joined() for slot in self._slots[:count]]
+
+    def drop(self, count: int) -> None:
+        """Remove the first ``count`` events."""
+        self._open.clear()
+        for slot in self._slots[:count]:
+            if isinstance(slot.event, events.OutputAudioDelta):
+                self.audio_bytes -= sum(map(len, slot.pieces))
+        del self._slots[:count]
