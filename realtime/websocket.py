@@ -17,6 +17,8 @@ from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
+from duologue.realtime.ws_frames import EXTENSION, DirectProtocol
+from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import CapacityError, Opening
@@ -43,6 +45,7 @@ class WebSocketTransport:
 
     def __init__(self, websocket: WebSocket, dialect: Dialect = GA) -> None:
         self._websocket = websocket
+        self._direct: DirectProtocol | None = websocket.scope.get("extensions", {}).get(EXTENSION)
         self._dialect = dialect
         self._gone = False
         self._closed = False
@@ -56,7 +59,26 @@ class WebSocketTransport:
             self._gone = True
             return None
         text = message.get("text")
-        event = _binary_refused() if text is None else self._dialect.decode(text)
+        return self._counted(_binary_refused()) if text is None else self.decoded(text)
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        if self._direct is not None:
+            self._direct.deliver_to(None if inlet is None else _Decoding(self, inlet))
+
+    def decoded(self, payload: str | bytes) -> AnyClientEvent | InvalidEvent:
+        """The event in a text frame, counted if it is invalid."""
+        return self._counted(self._dialect.decode(payload))
+
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        if self._direct is None or self._gone or self._closed or not self._direct.may_write():
+            return False
+        encode = self._dialect.encode
+        self._direct.write_text([text.encode() for event in events for text in encode(event)])
+        return True
+
+    def _counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
@@ -84,6 +106,18 @@ class WebSocketTransport:
         except (WebSocketDisconnect, TimeoutError):
             # the peer is gone, or reads nothing; the protocol cuts it off when the endpoint returns
             self._gone = True
+
+
+class _Decoding:
+    """Decodes text frames on their short way to a session."""
+
+    def __init__(self, transport: WebSocketTransport, inlet: Inlet) -> None:
+        self.ready = inlet.ready
+        self._decoded, self._take = transport.decoded, inlet.take
+
+    def take(self, payload: bytes) -> None:
+        """See :class:`~duologue.realtime.ws_frames.Sink`."""
+        self._take(self._decoded(payload))
 
 
 async def realtime_endpoint(websocket: WebSocket) -> None:

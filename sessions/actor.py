@@ -57,9 +57,21 @@ class Transport(Protocol):
         """Close with a WebSocket close code, or what it means on this transport."""
 
 
+class Inlet(Protocol):
+    """Where a transport may put events without waiting."""
+
+    def ready(self) -> bool:
+        """Whether the next event can be taken now, and is not to wait behind one before it."""
+
+    def take(self, event: AnyClientEvent | InvalidEvent) -> None: ...
+
+
 @runtime_checkable
 class DirectTransport(Transport, Protocol):
-    """A transport that can say whether writing needs to wait, and write without waiting if it does not."""
+    """A transport that can do without a task for each event while nothing has to wait."""
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        """Give events to ``inlet`` as they come, while it is ready, and leave the others to ``receive``. None: stop."""
 
     def send_now(self, events: Sequence[ServerEvent]) -> bool:
         """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
@@ -75,28 +87,28 @@ class Mailbox:
     def __init__(self, on_event: Callable[[], None], limit: int = MAILBOX_EVENTS) -> None:
         self._on_event = on_event
         self._limit = limit
-        self._events: deque[Input] = deque()
+        self.events: deque[Input] = deque()
         self._room: asyncio.Event | None = None
         """Set once there is room again; there only while somebody waits for that."""
 
-    def __bool__(self) -> bool:
-        return bool(self._events)
-
     def post(self, event: Input) -> None:
-        self._events.append(event)
+        self.events.append(event)
         self._on_event()
 
     async def put(self, event: Input) -> None:
-        while len(self._events) >= self._limit:
+        while len(self.events) >= self._limit:
             if self._room is None:
                 self._room = asyncio.Event()
             await self._room.wait()
         self.post(event)
 
+    def full(self) -> bool:
+        return len(self.events) >= self._limit
+
     def take(self) -> Input:
         """The next event. Raises ``IndexError`` if there is none."""
-        event = self._events.popleft()
-        if self._room is not None and len(self._events) < self._limit:
+        event = self.events.popleft()
+        if self._room is not None and len(self.events) < self._limit:
             self._room.set()
             self._room = None
         return event
@@ -128,12 +140,15 @@ class SessionActor:
         self._send_now = transport.send_now if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
         self._running = False
+        self._reader_waits = False
         self._fault: asyncio.Future[NoReturn] | None = None
         """Fails with what the machine, or carrying out its effects, has raised."""
         self._outbox = Outbox()
         self._outbox_filled = asyncio.Event()
         self._outbox_roomy = asyncio.Event()
         self._outbox_roomy.set()
+        self._outbox_noted = False
+        """Whether either of the two says something else than of an empty outbox."""
         self._writing = False
         self._closing: CloseSession | None = None
         self._streams: dict[str, Stream] = {}
@@ -166,9 +181,21 @@ class SessionActor:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
+        if isinstance(self._transport, DirectTransport):
+            self._transport.deliver_to(self)
         while (event := await self._transport.receive()) is not None:
+            self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
+            self._reader_waits = False
         raise _SessionOver
+
+    # -- Inlet ---------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        return not (self._reader_waits or self._mailbox.full())
+
+    def take(self, event: AnyClientEvent | InvalidEvent) -> None:
+        self._mailbox.post(event)
 
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
         self._perform(self._machine.start())
@@ -185,14 +212,15 @@ class SessionActor:
             self._writing = False
             self._report_sent(batch)
             self._run_on()
-            if self._closing is not None and not self._outbox:
+            if self._closing is not None and not self._outbox.slots:
                 await self._transport.close(self._closing.code, self._closing.reason)
                 raise _SessionOver
 
     async def _pump(self, request_id: str, stream: Stream) -> None:
         try:
             async for delta in stream:
-                await self._outbox_roomy.wait()
+                if not self._outbox_roomy.is_set():
+                    await self._outbox_roomy.wait()
                 await self._mailbox.put(EngineOutput(request_id, delta))
         finally:
             self._abort(request_id)
@@ -204,23 +232,25 @@ class SessionActor:
         if self._running or self._fault is None or self._fault.done():
             return
         self._running = True
-        mailbox, machine, clock = self._mailbox, self._machine, self._clock
+        take, events, machine, clock = self._mailbox.take, self._mailbox.events, self._machine, self._clock
         try:
             while True:
-                while mailbox and not self._unfed:
-                    self._perform(machine.handle(mailbox.take(), clock()))
-                if not self._write_now():
+                while events and not self._unfed:
+                    self._perform(machine.handle(take(), clock()))
+                if not (self._outbox.slots and self._write_now()):
                     break
-            self._set_timer()
+            if machine.deadline != self._timer_at:
+                self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
             self._fault.set_exception(error)
         finally:
             self._running = False
-        self._note_outbox()
+        if self._outbox.slots or self._outbox_noted or self._closing is not None:
+            self._note_outbox()
 
     def _write_now(self) -> bool:
         """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
-        if self._send_now is None or self._writing or not self._outbox:
+        if self._send_now is None or self._writing:
             return False
         batch = self._outbox.peek()
         if not self._send_now([outgoing.event for outgoing in batch]):
@@ -307,19 +337,17 @@ class SessionActor:
 
     def _note_outbox(self) -> None:
         """Wake the writer, and who waits for it."""
-        if (self._outbox and not self._writing) or self._closing is not None:
-            self._outbox_filled.set()
-        elif self._outbox_filled.is_set():
-            self._outbox_filled.clear()
-        if self._outbox.audio_bytes >= self._output_buffer_bytes:
-            self._outbox_roomy.clear()
-        elif not self._outbox_roomy.is_set():
-            self._outbox_roomy.set()
+        filled = (bool(self._outbox.slots) and not self._writing) or self._closing is not None
+        roomy = self._outbox.audio_bytes < self._output_buffer_bytes
+        for event, state in ((self._outbox_filled, filled), (self._outbox_roomy, roomy)):
+            if state:
+                event.set()
+            else:
+                event.clear()
+        self._outbox_noted = filled or not roomy
 
     def _set_timer(self) -> None:
         deadline = self._machine.deadline
-        if deadline == self._timer_at:
-            return
         if self._timer is not None:
             self._timer.cancel()
         delay = max(0.0, deadline - self._clock())
@@ -331,6 +359,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
+        if isinstance(self._transport, DirectTransport):
+            self._transport.deliver_to(None)
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()

@@ -77,7 +77,8 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        return min(self._expires_at, self._idle_at)
+        since = self._answering.responses.idle_since
+        return self._expires_at if since is None else min(self._expires_at, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
