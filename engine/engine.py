@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,9 +17,10 @@ from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy, current_platform
+from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
@@ -104,7 +105,7 @@ class Engine:
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
             except ValueError as error:
-                raise DeployError(f"{self._file}: aliases.{kind}: {error}") from error
+                raise DeployError(f"{self._source}: aliases.{kind}: {error}") from error
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -209,8 +210,8 @@ class Engine:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
-    def _file(self) -> str:
-        return str(self.deploy.file or "deploy configuration")
+    def _source(self) -> str:
+        return self.deploy.source or str(self.deploy.file or "deploy configuration")
 
     def _all_replicas(self) -> list[Replica]:
         return [replica for replicas in self._replicas.values() for replica in replicas]
@@ -275,6 +276,8 @@ class Engine:
         processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
         types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
         self._segments = Segments()
+        if swept := sweep_dead_runs(self._segments.folder):
+            logger.info("Freed %d segments of shared memory that a gateway before had left", swept)
         for config in self.pipeline.stages:
             placed = self.deploy.stage(config.stage_id)
             build = self._build(config, placed)
@@ -284,7 +287,9 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env, self.deploy.stage_init_timeout_s)
+                    devices = visible_devices(placed, index, current_platform(), build.where)
+                    env = placed.env | devices
+                    spec = WorkerSpec(build, self._size(config), env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))
@@ -302,8 +307,16 @@ class Engine:
             given["sampling"] = sampling
         model = config.model or self.deploy.checkpoint
         offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
-        where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
+        for source in config.input_sources:
+            offered |= self._codec_options(source, config.stage_id)
+        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
         return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+
+    def _codec_options(self, source: int, target: int) -> dict[str, Any]:
+        """Options of the connector between two stages that are for the one behind it."""
+        name = self.deploy.stage(source).output_connectors.get(f"to_stage_{target}")
+        options = self.deploy.connectors[name].extra if name else {}
+        return {key: value for key, value in options.items() if "codec_" in key and value is not None}
 
     def _hand_over(self, config: StageConfig) -> HandOver | None:
         """How the stage's pieces reach the next one, unless each is handed on at once."""

@@ -26,7 +26,7 @@ from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
+from duologue.engine.requests import FIRST_CHUNK_RANGE_S, EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
 from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -65,6 +65,7 @@ class Orchestrator:
         for stage_id, pool in self._pools.items():
             for replica in pool.replicas:
                 self._start_reader(stage_id, replica)
+        logger.info("Pipeline '%s': event-driven, %d readers", self._pipeline.name, len(self._readers))
 
     def add_replica(self, stage_id: int, replica: Replica) -> None:
         """Let a replica that is loaded and warm take requests from now on."""
@@ -96,6 +97,9 @@ class Orchestrator:
             raise RequestRefused("The engine is closed.")
         if request.request_id in self._runs:
             raise RequestRefused(f"Request id '{request.request_id}' is in use.")
+        low, high = FIRST_CHUNK_RANGE_S
+        if request.first_chunk_s is not None and not low <= request.first_chunk_s <= high:
+            raise RequestRefused(f"first_chunk_s is {request.first_chunk_s:g}; it is from {low:g} to {high:g}.")
         try:
             route = self._pipeline.route(request)
         except PipelineError as error:
@@ -252,12 +256,24 @@ class _Run:
     def start(self, more_input: bool) -> None:
         """Prepare every stage, then hand the payload to the first."""
         for node in self.nodes.values():
-            node.replica.open(self._request)
+            try:
+                node.replica.open(self._request)
+            except Exception:
+                logger.exception("Stage '%s' could not take request %s", node.name, self._id)
+                self._roll_back(node)
+                return
         self._entry.trace.emitted = time.monotonic()
         self._hand_over(self._entry, self._request.payload)
         self._entry.trace.sent = time.monotonic()
         if not more_input:
             self.end_input()
+
+    def _roll_back(self, refused: _Node) -> None:
+        """One stage could not be opened: those before it are aborted, it and those after it have nothing to release."""
+        self.terminate("failed", f"Stage '{refused.name}' could not take the request.", "stage_error")
+        nodes = list(self.nodes.values())
+        for node in nodes[nodes.index(refused) :]:
+            self._release(node)
 
     # -- called by the stream ------------------------------------------------------------------------------------------
 
@@ -365,8 +381,11 @@ class _Run:
             self.terminate(self._short)
 
     def _on_released(self, node: _Node, message: Released) -> None:
-        node.released = True
         metrics.stage_gen_time_s.labels(node.name).observe(message.busy_s)
+        self._release(node)
+
+    def _release(self, node: _Node) -> None:
+        node.released = True
         self._unreleased -= 1
         if not self._unreleased:
             self.released.set()

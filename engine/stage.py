@@ -48,7 +48,8 @@ class StageContext(Protocol):
 
 
 class Stage(ABC):
-    """One model component. A subclass says in its docstring which pieces it takes and which it emits.
+    """One model component. A subclass says in its docstring which pieces it takes and which it emits, and how much it
+    still computes after an abort: its bound.
 
     ``load`` and ``warm_up`` run once, on a worker thread, before anything else. Everything about one request lives
     in the object that ``start`` returns; a stage keeps no per-request state of its own.

@@ -161,7 +161,7 @@ class ProcessReplica:
             return
         try:
             packed = self._connector.pack(request).give_to(self._worker)
-        except SharedMemoryError as error:
+        except (SharedMemoryError, PieceError) as error:
             self._fail(request.request_id, f"Stage '{self.stage}' failed: {error}")
         else:
             self._send(Open(packed))

@@ -53,6 +53,7 @@ class LlamaCppLanguageModel(Stage):
     short, :class:`StageFinish`.
 
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
+    After an abort no more than the token in hand, or the slice of 64 tokens of the prompt, is computed.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
     """
 
