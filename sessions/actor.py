@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -37,6 +37,7 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
+from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.translation_events import TranslationSession
@@ -170,6 +171,7 @@ class SessionActor:
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
+        self._meter = SessionMeter()
         self._send_now = transport.send_now if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
         self._running = False
@@ -184,6 +186,7 @@ class SessionActor:
         """Whether either of the two says something else than of an empty outbox."""
         self._writing = False
         self._closing: CloseSession | None = None
+        self._client_gone = False
         self._streams: dict[str, Stream] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
@@ -234,6 +237,7 @@ class SessionActor:
             self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
             self._reader_waits = False
+        self._client_gone = self._closing is None
         raise _SessionOver
 
     # -- Inlet ---------------------------------------------------------------------------------------------------------
@@ -255,7 +259,11 @@ class SessionActor:
             batch = list(self._outbox.take())
             self._writing = True
             self._note_outbox()
-            await self._transport.send([outgoing.event for outgoing in batch])
+            try:
+                await self._transport.send([outgoing.event for outgoing in batch])
+            except ConnectionError:
+                self._client_gone = True
+                raise
             self._writing = False
             self._report_sent(batch)
             self._run_on()
@@ -286,6 +294,7 @@ class SessionActor:
                     self._perform(machine.handle(take(), clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
+            self._meter.wasted(machine.speculations_wasted)
             if machine.deadline != self._timer_at:
                 self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
@@ -313,6 +322,7 @@ class SessionActor:
             match effect:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
+                    self._meter.sent(event, self._clock())
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -321,8 +331,8 @@ class SessionActor:
                     self._stop_voice_activity()
                 case OpenRequest(request=request):
                     self._open(request)
-                case AbortRequest(request_id=request_id):
-                    self._abort(request_id)
+                case AbortRequest(request_id=request_id, reason=reason):
+                    self._abort(request_id, reason)
                 case CloseSession():
                     self._closing = effect
 
@@ -337,12 +347,15 @@ class SessionActor:
         self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
-    def _abort(self, request_id: str) -> None:
-        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown."""
+    def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
+        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown.
+
+        Without a reason it is the end of the session.
+        """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._on_requests_changed(-1)
-            stream.abort()
+            stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:
