@@ -9,7 +9,7 @@ import pytest
 from missing import missing
 
 EXTRA = ("soak", "gpu", "vllm")
-"""Marks of tests that run only when they are asked for: ``pytest -m soak``."""
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -236,6 +236,7 @@ def test_pictures_give_what_generate_gives(seeing: TransformersLanguageModel, ru
         out = model.generate(**inputs, max_new_tokens=16, do_sample=False)[0, length:]
         assert text_of(pieces) == processor.decode(out, skip_special_tokens=True).lstrip()
         assert usage_of(pieces).input_tokens == length
+        assert usage_of(pieces).image_input_tokens == 16 * len(shown)
         answers.add(text_of(pieces))
     assert len(answers) == 3  # it does look
 
