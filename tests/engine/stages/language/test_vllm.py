@@ -190,7 +190,7 @@ def test_vllms_own_server_is_an_endpoint_like_any_other(
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     pause = threading.Event()
-    for _ in range(600):
+    for _ in range(1800):
         assert server.poll() is None, log.read_text()[-2000:]
         try:
             with urllib.request.urlopen(url, timeout=5):
