@@ -165,7 +165,7 @@ def test_vllms_own_server_is_an_endpoint_like_any_other(
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--served-model-name", "smollm2", "--max-model-len", "1024", "--enforce-eager"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--api-key", "secret"]
-    command += ["--enable-prompt-tokens-details", "--gpu-memory-utilization", "0.2"]
+    command += ["--enable-prompt-tokens-details", "--gpu-memory-utilization", "0.2", "--block-size", "32"]
     log = tmp_path / "server.log"
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
         try:
