@@ -70,7 +70,7 @@ def stage(folder: str) -> Iterator[VllmLanguageModel]:
         max_num_seqs=4,
         context_tokens=1024,
         sampling={"temperature": 0.0},
-        vllm_args={"enforce_eager": True, "block_size": 32, "gpu_memory_utilization": 0.2},
+        vllm_args={"enforce_eager": True, "gpu_memory_utilization": 0.2},
     )
     made.load()
     made.warm_up()
