@@ -8,19 +8,10 @@ from pathlib import Path
 import pytest
 from missing import missing
 
-EXTRA = ("soak", "gpu")
-"""Marks of tests that run only when they are asked for: ``pytest -m soak``."""
+EXTRA = ("soak", "gpu", "vllm")
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names theirs."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a machine or an environment of their own run only where ``-m`` names their mark."""
-    asked = config.getoption("markexpr") or ""
-    apart = [item for item in items for mark in ("vllm", "gpu") if item.get_closest_marker(mark) and mark not in asked]
-    if apart:
-        config.hook.pytest_deselected(items=apart)
-        items[:] = [item for item in items if item not in apart]
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if any(item.get_closest_marker(mark) and mark not in config.option.markexpr for mark in EXTRA)
+        if any(item.get_closest_marker(mark) and mark not in (config.option.markexpr or "") for mark in EXTRA)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
