@@ -9,7 +9,7 @@ import pytest
 from missing import missing
 
 EXTRA = ("soak", "gpu", "vllm")
-"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names theirs."""
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if any(item.get_closest_marker(mark) and mark not in (config.option.markexpr or "") for mark in EXTRA)
+        if any(item.get_closest_marker(mark) and mark not in config.option.markexpr for mark in EXTRA)
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -26,7 +26,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, LogitsProcessorList
 
 from duologue.engine.stages.language.batching import SLICE, Batch, Job, Prompt
-from duologue.engine.stages.language.transformers import TransformersLanguageModel
+from duologue.engine.stages.language.pictures import opened
+from duologue.engine.stages.language.transformers import TransformersLanguageModel, _Pictures
 
 WRITTEN = 24
 
@@ -239,6 +240,28 @@ def test_pictures_give_what_generate_gives(seeing: TransformersLanguageModel, ru
         assert usage_of(pieces).input_tokens == length
         answers.add(text_of(pieces))
     assert len(answers) == 3  # it does look
+
+
+def test_positions_with_three_axes_give_what_generate_gives() -> None:
+    turned = tiny.TurnedModel()
+    pictures = _Pictures(turned.model, turned)
+    batch = Batch(turned.model, 2, frozenset())
+    batch.start(pictures.axes)
+    try:
+        for parts in (("look", RED, "what"), ("first", RED, "then", BLUE, "end")):
+            text = "".join(p if isinstance(p, str) else "<|vision_start|><|image_pad|><|vision_end|>" for p in parts)
+            shown = [part for part in parts if isinstance(part, ImagePart)]
+            each = Job(0, pictures.prompt(text, shown), WRITTEN, LogitsProcessorList(), None)
+            batch.submit(each)
+            inputs = turned([text], [[opened(part) for part in shown]])
+            out = turned.model.generate(**inputs, max_new_tokens=WRITTEN, do_sample=False, eos_token_id=None)
+            assert written(each) == out[0, inputs["input_ids"].shape[1] :].tolist()
+            assert each.prompt.shift < 0
+        plain = job(1, random_tokens(3, 70))
+        batch.submit(plain)
+        assert written(plain) == generated(turned.model, plain.prompt.tokens)
+    finally:
+        batch.close()
 
 
 def test_a_picture_of_an_earlier_turn_is_neither_seen_nor_read_again(
