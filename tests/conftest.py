@@ -8,19 +8,10 @@ from pathlib import Path
 import pytest
 from missing import missing
 
-EXTRA = ("soak", "gpu")
+EXTRA = ("soak", "gpu", "vllm")
 """Marks of tests that run only when they are asked for: ``pytest -m soak``."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a machine or an environment of their own run only where ``-m`` names their mark."""
-    asked = config.getoption("markexpr") or ""
-    apart = [item for item in items for mark in ("vllm", "gpu") if item.get_closest_marker(mark) and mark not in asked]
-    if apart:
-        config.hook.pytest_deselected(items=apart)
-        items[:] = [item for item in items if item not in apart]
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +36,7 @@ def silero_path() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need a machine, an environment or an hour of their own run only where ``-m`` names their mark."""
     left_out = [
         item
         for item in items
