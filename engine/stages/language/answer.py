@@ -38,7 +38,7 @@ class Answer:
         self._own_limit = piece.max_output_tokens is None
         self._cut_short = False
         self._written = ""
-        self._input_tokens = self._cached_tokens = 0
+        self._input_tokens = self._cached_tokens = self._picture_tokens = 0
         self._reported = Usage()
         self.max_tokens = piece.max_output_tokens or (longest + LONGEST_SENTENCE if longest else MOST_TOKENS)
         """What to ask the backend for."""
@@ -53,9 +53,9 @@ class Answer:
         """Whether to stop: the answer is complete, or the request is dead."""
         return self.complete or self._context.aborted
 
-    def read(self, tokens: int, cached: int) -> None:
-        """The prompt has so many tokens, of which so many had been read before."""
-        self._input_tokens, self._cached_tokens = tokens, cached
+    def read(self, tokens: int, cached: int, pictures: int = 0) -> None:
+        """The prompt has so many tokens, of which so many had been read before, and so many stand for pictures."""
+        self._input_tokens, self._cached_tokens, self._picture_tokens = tokens, cached, pictures
 
     def counted(self, tokens: int) -> None:
         """The backend itself says how many tokens it has written."""
@@ -100,7 +100,12 @@ class Answer:
             self._report()
 
     def _report(self) -> None:
-        now = Usage(input_tokens=self._input_tokens, cached_tokens=self._cached_tokens, output_tokens=self.tokens)
+        now = Usage(
+            input_tokens=self._input_tokens,
+            cached_tokens=self._cached_tokens,
+            image_input_tokens=self._picture_tokens,
+            output_tokens=self.tokens,
+        )
         if now != self._reported:
             self._context.emit(now.since(self._reported))
         self._reported = now

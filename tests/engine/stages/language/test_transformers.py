@@ -237,6 +237,8 @@ def test_pictures_give_what_generate_gives(seeing: TransformersLanguageModel, ru
         out = model.generate(**inputs, max_new_tokens=16, do_sample=False)[0, length:]
         assert text_of(pieces) == processor.decode(out, skip_special_tokens=True).lstrip()
         assert usage_of(pieces).input_tokens == length
+        seen = int((inputs["input_ids"] == model.config.image_token_id).sum())
+        assert usage_of(pieces).image_input_tokens == seen > 0
         answers.add(text_of(pieces))
     assert len(answers) == 3  # it does look
 
