@@ -9,7 +9,7 @@ import pytest
 from missing import missing
 
 EXTRA = ("soak", "gpu", "vllm")
-"""Marks of tests that run only when they are asked for: ``pytest -m soak``."""
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -36,7 +36,6 @@ def silero_path() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a machine, an environment or an hour of their own run only where ``-m`` names their mark."""
     left_out = [
         item
         for item in items

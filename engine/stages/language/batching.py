@@ -40,7 +40,6 @@ class Prompt:
 
     @property
     def picture_tokens(self) -> int:
-        """Tokens that stand for pictures."""
         return 0 if self.pictures is None else len(self.pictures)
 
 
