@@ -94,7 +94,8 @@ class Tape:
     def check(self) -> None:
         """Shapes and ordering rules of each connection on the tape. Everything begun must have ended."""
         check_shapes(self.trace)
-        assert [violations(connection) for connection in self.connections()] == [[] for _ in self.connections()]
+        broken = [problem for connection in self.connections() for problem in violations(connection)]
+        assert not broken, broken
 
     def connections(self) -> list[list[Line]]:
         """The trace cut where a connection begins: at ``session.created``, or at the update that was sent before it."""
