@@ -21,7 +21,6 @@ for (const level of ['log', 'info', 'warn', 'error']) {
   console[level] = (...words) => report.said.push(words.map(String).join(' '));
 }
 
-let sent = 0;
 const waiters = new Set();
 
 function note(fromClient, event) {
@@ -31,7 +30,7 @@ function note(fromClient, event) {
 
 const send = WebSocket.prototype.send;
 WebSocket.prototype.send = function (data, ...rest) {
-  note(true, { event_id: `js_${++sent}`, ...JSON.parse(data) });
+  note(true, JSON.parse(data));
   return send.call(this, data, ...rest);
 };
 
