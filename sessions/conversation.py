@@ -113,7 +113,10 @@ class Conversation:
         return iter(self._entries)
 
     def find(self, item_id: str) -> Entry | None:
-        return next((entry for entry in self._entries if entry.item.id == item_id), None)
+        for entry in reversed(self._entries):  # what is looked for fifty times a second is the latest
+            if entry.item.id == item_id:
+                return entry
+        return None
 
     def previous_id(self, item_id: str) -> str | None:
         """The id before an item's, None at the front."""

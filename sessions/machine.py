@@ -80,6 +80,8 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
+        if self._answering.responses.idle_since is None:
+            return self._lifetime.deadline
         return min(self._lifetime.deadline, self._idle_at)
 
     def start(self) -> list[Effect]:

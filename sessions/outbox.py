@@ -6,7 +6,7 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -52,19 +52,20 @@ class Outbox:
     """A queue of events for one writer."""
 
     def __init__(self) -> None:
-        self._slots: list[_Slot] = []
+        self.slots: list[_Slot] = []
+        """What waits, in order; for others to see whether there is anything."""
         self._open: dict[_Key, _Slot] = {}
         self.audio_bytes = 0
         """Bytes of queued sound."""
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
         if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
-            self._slots.append(_Slot(event, samples))
+            self.slots.append(_Slot(event, samples))
             return
         if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
@@ -72,7 +73,7 @@ class Outbox:
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = _Slot(event, 0)
-            self._slots.append(slot)
+            self.slots.append(slot)
         slot.samples += samples
         slot.pieces.append(event.delta)  # type: ignore[arg-type]
 
@@ -80,21 +81,32 @@ class Outbox:
         """Forget queued sound of a response; its words and everything else stay."""
         self._open.clear()
         kept = []
-        for slot in self._slots:
+        for slot in self.slots:
             if isinstance(slot.event, events.OutputAudioDelta) and slot.event.response_id == response_id:
                 self.audio_bytes -= sum(map(len, slot.pieces))
             else:
                 kept.append(slot)
-        self._slots = kept
+        self.slots = kept
 
-    def take(self) -> Iterator[Outgoing]:
+    def take(self) -> Sequence[Outgoing]:
+        """Remove and return what :meth:`peek` gives."""
+        batch = self.peek()
+        self.drop(len(batch))
+        return batch
+
+    def peek(self) -> Sequence[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
-        self._open.clear()
         count = 0
-        for slot in self._slots:
+        for slot in self.slots:
             count += 1
             if isinstance(slot.event, SOUNDS):
-                self.audio_bytes -= sum(map(len, slot.pieces))
                 break
-        taken, self._slots = self._slots[:count], self._slots[count:]
-        return (slot.joined() for slot in taken)
+        return [slot.joined() for slot in self.slots[:count]]
+
+    def drop(self, count: int) -> None:
+        """Remove the first ``count`` events."""
+        self._open.clear()
+        for slot in self.slots[:count]:
+            if isinstance(slot.event, SOUNDS):
+                self.audio_bytes -= sum(map(len, slot.pieces))
+        del self.slots[:count]

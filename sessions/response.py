@@ -109,6 +109,7 @@ class ResponseLifecycle:
 
     def __post_init__(self) -> None:
         self._calls: dict[str, CallOutput] = {}
+        self._message: MessageOutput | None = None
         self.emit(events.ResponseCreated, response=self._snapshot("in_progress", None))
 
     @property
@@ -122,7 +123,7 @@ class ResponseLifecycle:
     @property
     def message(self) -> MessageOutput | None:
         """The answer in words, once it has begun."""
-        return next((output for output in self.outputs if isinstance(output, MessageOutput)), None)
+        return self._message
 
     @property
     def open_output(self) -> OutputItem | None:
@@ -148,7 +149,7 @@ class ResponseLifecycle:
         """Begin the answer in words; :meth:`announce` follows once it stands in the conversation."""
         self.state = TRANSITIONS[self.state, "open"]
         encoder = WireEncoder(encoding(self.settings.audio_format)) if self.spoken else None
-        message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
+        message = self._message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
         self.outputs.append(message)
         return message
 

@@ -206,8 +206,9 @@ class Responses:
 
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
         """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
-        if response.message is not None:
-            return response.message, self._core.conversation.find(response.message.id)
+        begun = response.message
+        if begun is not None:
+            return begun, self._core.conversation.find(begun.id)
         self._close_open(response)
         message = response.open_message(self._core.context.ids("item"))
         entry = self._enter(response, message)
