@@ -363,12 +363,14 @@ class SessionActor:
         voice_activity = self._voice_activity
         assert voice_activity is not None
         second = effect.sample_rate * 2
-        if len(effect.pcm) <= second and voice_activity.pending_frames < MAX_PENDING_FRAMES:
+        catching_up = bool(self._unfed)
+        if not catching_up and len(effect.pcm) <= second and voice_activity.pending_frames < MAX_PENDING_FRAMES:
             voice_activity.feed_pcm(effect.pcm)
             return
         self._unfed.extend(effect.pcm[first : first + second] for first in range(0, len(effect.pcm), second))
-        assert self._tasks is not None
-        self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
+        if not catching_up:
+            assert self._tasks is not None
+            self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
 
     async def _catch_up(self, voice_activity: VoiceActivityStream) -> None:
         """Feed what waits, a second at a time."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from missing import missing
 
 from duologue.engine.models.gguf import checkpoint
 from duologue.engine.models.store import locate
@@ -17,9 +17,7 @@ from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta
 from duologue.engine.stage import NotSupported, StageFinish
 
 if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        raise ModuleNotFoundError("the tests of the transformers backend need duologue[omni]")
-    pytest.skip("torch or transformers is not installed: pip install 'duologue[omni]'", allow_module_level=True)
+    missing("torch or transformers is not installed: pip install 'duologue[omni]'")
 
 import tiny_checkpoints as tiny
 import torch
@@ -238,6 +236,7 @@ def test_pictures_give_what_generate_gives(seeing: TransformersLanguageModel, ru
         out = model.generate(**inputs, max_new_tokens=16, do_sample=False)[0, length:]
         assert text_of(pieces) == processor.decode(out, skip_special_tokens=True).lstrip()
         assert usage_of(pieces).input_tokens == length
+        assert usage_of(pieces).image_input_tokens == 16 * len(shown)
         answers.add(text_of(pieces))
     assert len(answers) == 3  # it does look
 
