@@ -333,7 +333,9 @@ class SessionActor:
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
-                self._mailbox.post(AudioSent(outgoing.event.item_id, outgoing.samples))
+                # Straight to the machine: it is a fact already, and need not queue behind what may follow.
+                sent = AudioSent(outgoing.event.item_id, outgoing.samples)
+                self._perform(self._machine.handle(sent, self._clock()))
 
     def _note_outbox(self) -> None:
         """Wake the writer, and who waits for it."""

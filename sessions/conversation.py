@@ -87,6 +87,8 @@ class Conversation:
     def __init__(self, kept_audio_s: float) -> None:
         self._entries: list[Entry] = []
         self._kept_audio_s = kept_audio_s
+        self._audio_bound_s = 0.0
+        """No less than the sound that is held; counted anew only when it passes the limit."""
         self.version = 0
         """Grows with every change that a model could notice."""
 
@@ -127,6 +129,8 @@ class Conversation:
                 raise ProtocolError("item_create_invalid_previous_item_id", message, "previous_item_id")
         self._entries.insert(index, entry)
         self.version += 1
+        if entry.recording is not None:
+            self._audio_bound_s += entry.recording.seconds
         self._drop_old_audio()
 
     def delete(self, item_id: str) -> Entry:
@@ -178,17 +182,21 @@ class Conversation:
         if recording is None:
             recording = entry.recording = Recording()
         room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
-        recording.pcm += pcm[: max(0, room)]
+        recording.pcm += pcm if len(pcm) <= room else pcm[: max(0, room)]
+        self._audio_bound_s += len(pcm) / 2 / recording.sample_rate
         self._drop_old_audio()
 
     def _drop_old_audio(self) -> None:
+        if self._audio_bound_s <= self._kept_audio_s:
+            return
         total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
         for entry in self._entries[:-1]:
             if total <= self._kept_audio_s:
-                return
+                break
             if entry.recording is not None and not entry.awaits_transcript:
                 total -= entry.recording.seconds
                 entry.recording = None
+        self._audio_bound_s = total
 
 
 def checked_for_create(item: Item, where: str = "item", max_text: int = 100_000) -> Item:

@@ -24,23 +24,18 @@ _Key = tuple[type[events.ServerEvent], str]
 """Kind and item: an item that a response makes has one part."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
     """An event, and the 24 kHz samples of sound in it."""
 
     event: events.ServerEvent
     samples: int = 0
-
-
-@dataclass(slots=True)
-class _Slot:
-    event: events.ServerEvent
-    samples: int
     pieces: list[bytes] | list[str] = field(default_factory=list)
+    """The deltas that it stands for; the event carries the first, unless it is :meth:`joined`."""
 
     def joined(self) -> Outgoing:
         if len(self.pieces) < 2:
-            return Outgoing(self.event, self.samples)
+            return self
         joined = self.pieces[0][:0].join(self.pieces)  # type: ignore[arg-type]
         return Outgoing(replace(self.event, delta=joined), self.samples)
 
@@ -49,9 +44,9 @@ class Outbox:
     """A queue of events for one writer."""
 
     def __init__(self) -> None:
-        self.slots: list[_Slot] = []
+        self.slots: list[Outgoing] = []
         """What waits, in order; for others to see whether there is anything."""
-        self._open: dict[_Key, _Slot] = {}
+        self._open: dict[_Key, Outgoing] = {}
         self.audio_bytes = 0
         """Bytes of queued sound."""
 
@@ -59,17 +54,19 @@ class Outbox:
         return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
-        if not isinstance(event, DELTAS):
+        kind = type(event)
+        if kind not in DELTAS:
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
-            self.slots.append(_Slot(event, samples))
+            self.slots.append(Outgoing(event, samples))
             return
-        if isinstance(event, events.OutputAudioDelta):
+        assert isinstance(event, DELTAS)
+        if kind is events.OutputAudioDelta:
             self.audio_bytes += len(event.delta)
-        key = (type(event), event.item_id)
+        key = (kind, event.item_id)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = _Slot(event, 0)
+            slot = self._open[key] = Outgoing(event, 0)
             self.slots.append(slot)
         slot.samples += samples
         slot.pieces.append(event.delta)  # type: ignore[arg-type]
@@ -93,17 +90,17 @@ class Outbox:
 
     def peek(self) -> Sequence[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
-        count = 0
+        batch = []
         for slot in self.slots:
-            count += 1
-            if isinstance(slot.event, events.OutputAudioDelta):
+            batch.append(slot.joined())
+            if type(slot.event) is events.OutputAudioDelta:
                 break
-        return [slot.joined() for slot in self.slots[:count]]
+        return batch
 
     def drop(self, count: int) -> None:
         """Remove the first ``count`` events."""
         self._open.clear()
         for slot in self.slots[:count]:
-            if isinstance(slot.event, events.OutputAudioDelta):
+            if type(slot.event) is events.OutputAudioDelta:
                 self.audio_bytes -= sum(map(len, slot.pieces))
         del self.slots[:count]
