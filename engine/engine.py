@@ -8,16 +8,19 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from duologue.engine import metrics
+from duologue.engine.checkpoints import served_name
+from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy, current_platform
+from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
@@ -102,7 +105,7 @@ class Engine:
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
             except ValueError as error:
-                raise DeployError(f"{self._file}: aliases.{kind}: {error}") from error
+                raise DeployError(f"{self._source}: aliases.{kind}: {error}") from error
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +127,12 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._orchestrator = Orchestrator(self.pipeline, self._replicas, self.deploy.duplex_session.output_buffer_bytes)
+        self._orchestrator = Orchestrator(
+            self.pipeline,
+            self._replicas,
+            self.deploy.duplex_session.output_buffer_bytes,
+            {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
+        )
         self._orchestrator.start()
         for replica in self._all_replicas():
             metrics.replicas.add(replica)
@@ -202,16 +210,18 @@ class Engine:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
-    def _file(self) -> str:
-        return str(self.deploy.file or "deploy configuration")
+    def _source(self) -> str:
+        return self.deploy.source or str(self.deploy.file or "deploy configuration")
 
     def _all_replicas(self) -> list[Replica]:
         return [replica for replicas in self._replicas.values() for replica in replicas]
 
     def _model_names(self, payload: type) -> tuple[str, ...]:
         stage = self.pipeline.entry_for(payload)
-        name = stage and self.deploy.stage(stage.stage_id).engine_args.get("model", stage.model)
-        return (str(name),) if name else ()
+        name = stage and self.deploy.stage(stage.stage_id).engine_args.get(
+            "model", stage.model or self.deploy.checkpoint
+        )
+        return (served_name(str(name)),) if name else ()
 
     async def _load_all(self, report: Callable[[str, StageState], None]) -> None:
         async def bring_up(name: str, steps: list[tuple[StageState, Callable[[], Awaitable[None]]]]) -> None:
@@ -253,13 +263,21 @@ class Engine:
     def check_arguments(self) -> None:
         """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
         for config in self.pipeline.stages:
-            self._build(config, self.deploy.stage(config.stage_id)).arguments()
+            build = self._build(config, self.deploy.stage(config.stage_id))
+            build.arguments()
+            try:
+                _ = build.hand_over and build.hand_over.function()
+            except ImportError as error:
+                where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
+                raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
 
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
         processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
         types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
         self._segments = Segments()
+        if swept := sweep_dead_runs(self._segments.folder):
+            logger.info("Freed %d segments of shared memory that a gateway before had left", swept)
         for config in self.pipeline.stages:
             placed = self.deploy.stage(config.stage_id)
             build = self._build(config, placed)
@@ -269,7 +287,9 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env)
+                    devices = visible_devices(placed, index, current_platform(), build.where)
+                    env = placed.env | devices
+                    spec = WorkerSpec(build, self._size(config), env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))
@@ -285,9 +305,27 @@ class Engine:
         given = dict(placed.engine_args)
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
-        offered = {"max_num_seqs": self._size(config)} | ({"model": config.model} if config.model else {})
-        where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
-        return StageBuild(stage_target(config.model_arch), given, offered, where)
+        model = config.model or self.deploy.checkpoint
+        offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
+        for source in config.input_sources:
+            offered |= self._codec_options(source, config.stage_id)
+        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
+        return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+
+    def _codec_options(self, source: int, target: int) -> dict[str, Any]:
+        """Options of the connector between two stages that are for the one behind it."""
+        name = self.deploy.stage(source).output_connectors.get(f"to_stage_{target}")
+        options = self.deploy.connectors[name].extra if name else {}
+        return {key: value for key, value in options.items() if "codec_" in key and value is not None}
+
+    def _hand_over(self, config: StageConfig) -> HandOver | None:
+        """How the stage's pieces reach the next one, unless each is handed on at once."""
+        whole = not self.deploy.async_chunk
+        processor = config.full_processor if whole else config.chunk_processor
+        has_targets = any(config.stage_id in stage.input_sources for stage in self.pipeline.stages)
+        if not has_targets or not (whole or processor):
+            return None
+        return HandOver(whole, processor, config.final_output)
 
     def _size(self, config: StageConfig) -> int:
         return self.deploy.stage(config.stage_id).max_num_seqs or config.max_num_seqs

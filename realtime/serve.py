@@ -22,14 +22,14 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
-from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
+from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
 from duologue.realtime import logs, wire
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.models import missing_models, needed_models
 from duologue.realtime.progress import StartProgress
 from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
@@ -54,15 +54,16 @@ class ServeOptions:
     api_keys: tuple[str, ...] = ()
     log_format: logs.LogFormat = "text"
     log_level: str = "info"
+    overrides: Overrides | None = None
 
 
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
     logs.configure(options.log_format, options.log_level)
     try:
-        deploy = load_deploy(options.deploy_config)
+        deploy = load_deploy(options.deploy_config, overrides=options.overrides)
         engine = Engine(deploy)
-    except (DeployError, PipelineError) as error:
+    except (DeployError, PipelineError, ModelUnavailable) as error:
         raise StartError(str(error)) from error
     listener = listen(options.host, options.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=options.log_level == "debug") as runner:
@@ -115,7 +116,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         raise StartError(f"{deploy.file}: {error.message}") from error
-    gateway = Gateway(engine, settings.names)
+    gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy.duplex_session))
     server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
     http = asyncio.create_task(server.serve([listener]), name="http server")
     _say_where(options, listener)

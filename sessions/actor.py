@@ -18,7 +18,8 @@ from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbortRequest,
     AudioSent,
@@ -27,6 +28,7 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    HangUp,
     Input,
     OpenRequest,
     Send,
@@ -35,9 +37,9 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
-from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
+from duologue.sessions.translation_events import TranslationSession
 
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
@@ -47,7 +49,7 @@ MAX_PENDING_FRAMES = 64
 class Transport(Protocol):
     """How a session reaches its client."""
 
-    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
         """The next event; None once the peer is gone."""
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
@@ -57,13 +59,44 @@ class Transport(Protocol):
         """Close with a WebSocket close code, or what it means on this transport."""
 
 
+class Machine(Protocol):
+    """A session core: takes one event at a time, and says what follows."""
+
+    @property
+    def session(self) -> AnySession | TranslationSession: ...
+
+    @property
+    def deadline(self) -> float: ...
+
+    @property
+    def speculations_wasted(self) -> int: ...
+
+    def start(self) -> list[Effect]: ...
+
+    def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
+class SessionHandle(Protocol):
+    """A running session, for those who join it besides its own transport."""
+
+    @property
+    def session(self) -> AnySession:
+        """The effective configuration."""
+
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
+        """Hand in an event, as if the session's own client had; waits while the mailbox is full."""
+
+    def hang_up(self) -> None:
+        """End the session now, with whatever it is saying."""
+
+
 class Inlet(Protocol):
     """Where a transport may put events without waiting."""
 
     def ready(self) -> bool:
         """Whether the next event can be taken now, and is not to wait behind one before it."""
 
-    def take(self, event: AnyClientEvent | InvalidEvent) -> None: ...
+    def take(self, event: ClientEvent | InvalidEvent) -> None: ...
 
 
 @runtime_checkable
@@ -73,8 +106,11 @@ class DirectTransport(Transport, Protocol):
     def deliver_to(self, inlet: Inlet | None) -> None:
         """Give events to ``inlet`` as they come, while it is ready, and leave the others to ``receive``. None: stop."""
 
-    def send_now(self, events: Sequence[ServerEvent]) -> bool:
-        """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
+    def writable(self) -> bool:
+        """Whether writing needs no waiting now. Otherwise ``send`` is to be used."""
+
+    def send_now(self, events: Sequence[ServerEvent]) -> None:
+        """Write events. Only while :meth:`writable`."""
 
 
 class Mailbox:
@@ -123,7 +159,7 @@ class SessionActor:
 
     def __init__(
         self,
-        machine: ConversationMachine,
+        machine: Machine,
         engine: Engine,
         transport: Transport,
         *,
@@ -137,7 +173,7 @@ class SessionActor:
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
-        self._send_now = transport.send_now if isinstance(transport, DirectTransport) else None
+        self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
         self._running = False
         self._reader_waits = False
@@ -178,11 +214,25 @@ class SessionActor:
         """Ask the session to finish its answer and close."""
         self._mailbox.post(Shutdown())
 
+    # -- SessionHandle -------------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> AnySession:
+        session = self._machine.session
+        assert not isinstance(session, TranslationSession)
+        return session
+
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
+        await self._mailbox.put(event)
+
+    def hang_up(self) -> None:
+        self._mailbox.post(HangUp())
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        if isinstance(self._transport, DirectTransport):
-            self._transport.deliver_to(self)
+        if self._direct is not None:
+            self._direct.deliver_to(self)
         while (event := await self._transport.receive()) is not None:
             self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
@@ -194,7 +244,7 @@ class SessionActor:
     def ready(self) -> bool:
         return not (self._reader_waits or self._mailbox.full())
 
-    def take(self, event: AnyClientEvent | InvalidEvent) -> None:
+    def take(self, event: ClientEvent | InvalidEvent) -> None:
         self._mailbox.post(event)
 
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
@@ -221,7 +271,7 @@ class SessionActor:
             async for delta in stream:
                 if not self._outbox_roomy.is_set():
                     await self._outbox_roomy.wait()
-                await self._mailbox.put(EngineOutput(request_id, delta))
+                await self._mailbox.put(EngineOutput(request_id, delta, stream.usage))
         finally:
             self._abort(request_id)
 
@@ -250,12 +300,10 @@ class SessionActor:
 
     def _write_now(self) -> bool:
         """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
-        if self._send_now is None or self._writing:
+        if self._direct is None or self._writing or not self._direct.writable():
             return False
-        batch = self._outbox.peek()
-        if not self._send_now([outgoing.event for outgoing in batch]):
-            return False
-        self._outbox.drop(len(batch))
+        batch = self._outbox.take()
+        self._direct.send_now([outgoing.event for outgoing in batch])
         self._report_sent(batch)
         return True
 
@@ -361,8 +409,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
-        if isinstance(self._transport, DirectTransport):
-            self._transport.deliver_to(None)
+        if self._direct is not None:
+            self._direct.deliver_to(None)
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()

@@ -32,6 +32,7 @@ from duologue.sessions.effects import (
     CloseSession,
     Effect,
     EngineOutput,
+    HangUp,
     Input,
     Shutdown,
     Tick,
@@ -39,11 +40,13 @@ from duologue.sessions.effects import (
 )
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
+from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.listening import Listening
+from duologue.sessions.response import Outcome
 from duologue.sessions.updating import Bound, SettingsUpdates
 
-EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
-GOING_AWAY = 1001
+HUNG_UP = "The session was ended."
+NORMAL, GOING_AWAY = 1000, 1001
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -57,7 +60,7 @@ class ConversationMachine:
         self._answering = Answering(self._core)
         self._listening = Listening(self._core, self._answering)
         self._updates = SettingsUpdates(self._core, self._answering, self._listening, bound)
-        self._expires_at = now + context.limits.max_duration_s
+        self._lifetime = Lifetime(context.limits, now)
         self._shutting_down = False
         self._closed = False
         self._core.emit(events.SessionCreated, session=session)
@@ -77,8 +80,9 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        since = self._answering.responses.idle_since
-        return self._expires_at if since is None else min(self._expires_at, self._idle_at)
+        if self._answering.responses.idle_since is None:
+            return self._lifetime.deadline
+        return min(self._lifetime.deadline, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -87,6 +91,8 @@ class ConversationMachine:
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
         if not self._closed:
+            if isinstance(event, client.ClientEvent | client.InvalidEvent):
+                self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
             except ProtocolError as error:
@@ -100,8 +106,8 @@ class ConversationMachine:
                 self._listening.append(audio)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
-            case EngineOutput(request_id=request_id, delta=delta):
-                self._answering.engine_output(request_id, delta, now)
+            case EngineOutput():
+                self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):
@@ -136,6 +142,9 @@ class ConversationMachine:
                 self._tick(now)
             case Shutdown():
                 self._shutting_down = True
+            case HangUp():
+                self._answering.responses.end_all(Outcome("cancelled", "client_cancelled"), now)
+                self._close(HUNG_UP, NORMAL)
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -155,8 +164,9 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
-        core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
-        core.emit(events.ItemDone, previous_item_id=previous, item=entry.item)
+        shown = entry.shown
+        core.emit(events.ItemAdded, previous_item_id=previous, item=shown)
+        core.emit(events.ItemDone, previous_item_id=previous, item=shown)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
@@ -182,21 +192,25 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
-        if now >= self._expires_at:
-            text = EXPIRED.format(minutes=self._core.context.limits.max_duration_s / 60)
-            self._core.emit_error(ProtocolError("session_expired", text))
-            self._close(text)
+        if self._answering.working:
+            self._lifetime.heard(now)
+        if (over := self._lifetime.over(now)) is not None:
+            self._answering.responses.end_all(Outcome("failed", error=over.message, error_code=over.code), now)
+            self._core.emit_error(over)
+            self._close(over.message)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
+            silent_s = now - (self._answering.responses.idle_since or now)
+            self._answering.responses.disarm_idle_timeout()  # also if the answer is refused
+            self._listening.commit_silence(silent_s)
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
         if self._shutting_down and not self._answering.working and not self._closed:
             self._close("The server is shutting down.")
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, code: int = GOING_AWAY) -> None:
         self._closed = True
-        self._core.effects.append(CloseSession(GOING_AWAY, reason))
+        self._core.effects.append(CloseSession(code, reason))
 
 
 def _has_call(conversation: Conversation, call_id: str) -> bool:

@@ -6,22 +6,24 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
+from duologue.sessions.translation_events import Timed, TranslatedAudioDelta, TranslatedTextDelta
 
+SOUNDS = (events.OutputAudioDelta, TranslatedAudioDelta)
 DELTAS = (
-    events.OutputAudioDelta,
+    *SOUNDS,
     events.OutputAudioTranscriptDelta,
     events.OutputTextDelta,
     events.FunctionCallArgumentsDelta,
+    TranslatedTextDelta,
 )
 
-_Key = tuple[type[events.ServerEvent], str]
-"""Kind and item: an item that a response makes has one part."""
+_Key = tuple[type[events.ServerEvent], str | int]
+"""Kind and item (an item that a response makes has one part), or kind and time in a translation."""
 
 
 @dataclass(slots=True)
@@ -61,9 +63,9 @@ class Outbox:
             self.slots.append(Outgoing(event, samples))
             return
         assert isinstance(event, DELTAS)
-        if kind is events.OutputAudioDelta:
+        if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
-        key = (kind, event.item_id)
+        key = (kind, event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = Outgoing(event, 0)
@@ -82,25 +84,14 @@ class Outbox:
                 kept.append(slot)
         self.slots = kept
 
-    def take(self) -> Sequence[Outgoing]:
-        """Remove and return what :meth:`peek` gives."""
-        batch = self.peek()
-        self.drop(len(batch))
-        return batch
-
-    def peek(self) -> Sequence[Outgoing]:
+    def take(self) -> list[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
+        self._open.clear()
         batch = []
         for slot in self.slots:
             batch.append(slot.joined())
-            if type(slot.event) is events.OutputAudioDelta:
-                break
-        return batch
-
-    def drop(self, count: int) -> None:
-        """Remove the first ``count`` events."""
-        self._open.clear()
-        for slot in self.slots[:count]:
-            if type(slot.event) is events.OutputAudioDelta:
+            if type(slot.event) in SOUNDS:
                 self.audio_bytes -= sum(map(len, slot.pieces))
-        del self.slots[:count]
+                break
+        del self.slots[: len(batch)]
+        return batch

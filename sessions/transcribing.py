@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from duologue.engine.requests import Delta, Finished, Transcribe, TranscriptDelta
+from duologue.engine.requests import Delta, Finished, TokenLogprob, Transcribe, TranscriptDelta
 from duologue.sessions import server_events as events
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -17,12 +17,30 @@ from duologue.sessions.listening import Utterance
 
 
 @dataclass
+class Words:
+    """What a recogniser has said so far."""
+
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    language: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces).strip()
+
+    def add(self, delta: TranscriptDelta) -> None:
+        self.pieces.append(delta.text)
+        self.logprobs += delta.logprobs
+        self.language = delta.language or self.language
+
+
+@dataclass
 class Transcription:
     """A recogniser request for an item."""
 
     entry: Entry
     seconds: float
-    pieces: list[str] = field(default_factory=list)
+    words: Words = field(default_factory=Words)
 
 
 class Transcribing:
@@ -52,7 +70,7 @@ class Transcribing:
         """Take what the recogniser says; returns the item whose words have become known (or will not be)."""
         transcription = self._open[request_id]
         if isinstance(delta, TranscriptDelta):
-            transcription.pieces.append(delta.text)
+            transcription.words.add(delta)
         if not isinstance(delta, Finished):
             return None
         del self._open[request_id]
@@ -60,25 +78,41 @@ class Transcribing:
         if delta.reason == "failed":
             self._failed(entry)
         else:
-            self.complete(entry, "".join(transcription.pieces).strip(), transcription.seconds)
+            self.complete(entry, transcription.words, transcription.seconds)
         return entry
 
-    def complete(self, entry: Entry, transcript: str, seconds: float) -> None:
+    def complete(self, entry: Entry, words: Words, seconds: float) -> None:
         """An item's words are known."""
-        entry.transcript = transcript
+        transcript = entry.transcript = words.text
         if self._core.conversation.find(entry.id) is entry:
             self._core.conversation.version += 1
         if not self._announced(entry) or not isinstance(entry.item, MessageItem):
             return
-        index = next(i for i, part in enumerate(entry.item.content) if isinstance(part, InputAudio))
+        index = _sound_of(entry.item)
         content = list(entry.item.content)
         content[index] = InputAudio(transcript=transcript)
         entry.item = replace(entry.item, content=tuple(content))
         place: dict[str, Any] = {"item_id": entry.id, "content_index": index}
+        logprobs = self._logprobs(words)
         if transcript:
-            self._core.emit(events.TranscriptionDelta, **place, delta=transcript)
-        usage = events.TranscriptionUsage(seconds=round(seconds, 3))
-        self._core.emit(events.TranscriptionCompleted, **place, transcript=transcript, usage=usage)
+            self._core.emit(events.TranscriptionDelta, **place, delta=transcript, logprobs=logprobs)
+        self._core.emit(
+            events.TranscriptionCompleted,
+            **place,
+            transcript=transcript,
+            usage=events.TranscriptionUsage(seconds=round(seconds, 3)),
+            languages=UNSET if words.language is None else (events.Language(code=words.language),),
+            logprobs=logprobs,
+        )
+
+    def _logprobs(self, words: Words) -> tuple[events.Logprob, ...] | UnsetType:
+        """What the session's ``include`` asks for."""
+        if not self._core.session.include:
+            return UNSET
+        return tuple(
+            events.Logprob(token=logprob.token, logprob=round(logprob.logprob, 6), bytes=tuple(logprob.bytes))
+            for logprob in words.logprobs
+        )
 
     def payload(self, utterance: Utterance) -> Transcribe:
         transcription = self._core.session.audio.input.transcription
@@ -89,15 +123,21 @@ class Transcribing:
             sample_rate=utterance.sample_rate,
             language=None if language is UNSET else language,
             prompt=None if prompt is UNSET else prompt,
+            logprobs=bool(self._core.session.include),
         )
 
     def _failed(self, entry: Entry) -> None:
         entry.transcript = ""
-        if self._announced(entry):
-            error = events.TranscriptionErrorBody()
-            self._core.emit(events.TranscriptionFailed, item_id=entry.id, content_index=0, error=error)
+        if self._announced(entry) and isinstance(entry.item, MessageItem):
+            place: dict[str, Any] = {"item_id": entry.id, "content_index": _sound_of(entry.item)}
+            self._core.emit(events.TranscriptionFailed, **place, error=events.TranscriptionErrorBody())
 
     def _announced(self, entry: Entry) -> bool:
         """Whether the client has asked for transcripts and knows the item."""
         wanted = self._core.session.audio.input.transcription is not None
         return wanted and self._core.conversation.find(entry.id) is entry
+
+
+def _sound_of(item: MessageItem) -> int:
+    """Which part of a message is its sound."""
+    return next(index for index, part in enumerate(item.content) if isinstance(part, InputAudio))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+
+from duologue.engine.replica_policy import PolicyName
 
 
 class DeployError(ValueError):
@@ -53,6 +55,8 @@ class StageDeploy(Shape, frozen=True):
     stage_id: int
     executor: str | None = None
     replicas: Count | None = None
+    replica_policy: PolicyName | None = None
+    """How requests are spread over the replicas; None: to the one with the fewest."""
     devices: list[int] | None = None
     max_num_seqs: Count | None = None
     tensor_parallel_size: Count | None = None
@@ -82,14 +86,26 @@ class DeployConfig(Shape, frozen=True):
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
     connectors: dict[str, ConnectorDeploy] = {}
+    stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Longest time for a stage in a worker process to load, and again to warm up."""
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""
+    translation_instructions: str = ""
+    """System prompt of a translation session; ``{language}`` stands for the target's name. Empty: the built-in one."""
     aliases: Aliases = Aliases()
     limits: dict[str, float] = {}
     """What a session may do; the names are those of the session core's limits, which checks them."""
+    prompts: dict[str, dict[str, Any]] = {}
+    """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    source: str = ""
+    """The file, and the options that were laid over it, for messages; not a key of the file."""
+    checkpoint: str | None = None
+    """Path or hub id for the stages that name no model of their own; not a key of the file either."""
+    set_by: dict[str, str] = {}
+    """Path of a value -> the file or option that set it; not a key of the file."""
 
     def stage(self, stage_id: int) -> StageDeploy:
         """The settings of that stage; an empty entry when the file has none."""
@@ -97,3 +113,7 @@ class DeployConfig(Shape, frozen=True):
             if stage.stage_id == stage_id:
                 return stage
         return StageDeploy(stage_id=stage_id)
+
+
+NOT_IN_FILES: Final = ("file", "source", "checkpoint", "set_by")
+"""Fields of :class:`DeployConfig` that are no keys of a deploy file."""

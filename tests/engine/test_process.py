@@ -18,15 +18,17 @@ import pytest
 from prometheus_client import generate_latest
 from scripted_stages import PIPELINE, TARGETS, ask
 
+from duologue.engine import engine as engines
 from duologue.engine import pipeline as pipelines
 from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.executors import process
+from duologue.engine.executors import heartbeat, process
 from duologue.engine.executors.process import ProcessReplica, WorkerError
+from duologue.engine.executors.wire import Ping
 from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
-from duologue.engine.requests import EngineRequest, TextDelta
+from duologue.engine.requests import EngineRequest, Speak, TextDelta
 from duologue.engine.stream import Stream
 
 TIMEOUT_S = 30.0
@@ -146,6 +148,98 @@ async def test_a_worker_killed_behind_its_source_leaves_no_segment(
     assert os.listdir(shared_memory) == []
 
 
+def beat_fast(monkeypatch: pytest.MonkeyPatch, busy_s: float, idle_s: float = 1000.0) -> None:
+    monkeypatch.setattr(heartbeat, "BUSY_PERIOD_S", busy_s)
+    monkeypatch.setattr(heartbeat, "IDLE_PERIOD_S", idle_s)
+
+
+async def test_a_worker_that_does_not_answer_is_killed_and_replaced(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    beat_fast(monkeypatch, 0.05)
+    pid = replica(engine).pid
+    assert pid is not None
+    stream = open_(engine, "endless")
+    await asyncio.wait_for(anext(stream), TIMEOUT_S)
+    os.kill(pid, signal.SIGSTOP)
+    last = (await read(stream))[-1]
+    assert (last.reason, last.error) == (
+        "failed",
+        "Stage 'source' failed: its worker process hung and was killed.",
+    )
+    assert engine.health().stages["source"] == "restarting"
+    await restarted(replica(engine))
+    assert int(await say(engine, "pid")) == replica(engine).pid != pid
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_worker_that_hangs_without_work_is_found_too(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat_fast(monkeypatch, 0.05, 0.1)
+    engine = await engine_of(ONE_PROCESS)
+    worker = replica(engine)
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    await asyncio.wait_for(worker._lost.wait(), TIMEOUT_S)
+    await restarted(worker)
+    assert engine.health().ready
+
+
+async def test_a_stage_at_work_on_one_long_step_is_not_hung(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    beat_fast(monkeypatch, 0.05)
+    worker = replica(engine)
+    pid, fifo = worker.pid, tmp_path / "fifo"
+    os.mkfifo(fifo)
+    asked, enough = 0, asyncio.Event()
+    send = worker._send
+
+    def count(message: Any) -> None:
+        nonlocal asked
+        send(message)
+        asked += isinstance(message, Ping)
+        if asked == 3 * heartbeat.MISSED:
+            enough.set()
+
+    monkeypatch.setattr(worker, "_send", count)
+    stream = open_(engine, f"hold {fifo}")
+    await asyncio.wait_for(enough.wait(), TIMEOUT_S)
+    fifo.open("w").close()
+    assert (await read(stream))[0] == TextDelta(text="held")
+    assert worker.pid == pid
+
+
+async def test_a_stage_that_never_releases_an_aborted_request_is_hung(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    beat_fast(monkeypatch, 0.05)
+    monkeypatch.setattr(process, "ABORT_S", 0.2)
+    os.mkfifo(tmp_path / "fifo")
+    other = open_(engine, "endless", "other")
+    stuck = open_(engine, f"hold {tmp_path / 'fifo'}", "stuck")
+    await asyncio.wait_for(anext(other), TIMEOUT_S)
+    stuck.abort()
+    assert (await read(other))[-1].error == "Stage 'source' failed: its worker process hung and was killed."
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await restarted(replica(engine))
+    assert await say(engine, "numbers 2") == "0 1 "
+
+
+async def test_a_worker_that_is_not_ready_in_time_fails_the_start(
+    engine_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(WorkerError, match=r"'source': .* not ready within 0\.2 s \(stage_init_timeout_s\)"):
+        await engine_of(
+            f"stage_init_timeout_s: 0.2\nstages: [{{stage_id: 0, executor: process, engine_args: {{broken: {fifo}}}}}]"
+        )
+
+
 async def test_a_stage_that_kills_its_process_fails_only_what_was_there(engine_of: Callable[..., Any]) -> None:
     engine = await engine_of("stages: [{stage_id: 0, executor: process, replicas: 2}]")
     other = open_(engine, "endless", "other")
@@ -209,6 +303,17 @@ async def test_the_environment_is_the_worker_s_alone(engine_of: Callable[..., An
     assert "DUOLOGUE_TEST_WORKER" not in os.environ
 
 
+async def test_a_worker_sees_the_devices_of_its_replica(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setattr(engines, "current_platform", lambda: "cuda")
+    engine = await engine_of(
+        "stages: [{stage_id: 0, executor: process, replicas: 2, replica_policy: round_robin, devices: [1, 0]}]"
+    )
+    assert [await say(engine, "environment CUDA_VISIBLE_DEVICES", f"r{n}") for n in range(3)] == ["6", "4", "6"]
+
+
 async def test_engine_arguments_reach_the_worker_and_a_wrong_one_stops_the_start(
     engine_of: Callable[..., Any],
 ) -> None:
@@ -232,6 +337,15 @@ async def test_too_little_shared_memory_stops_the_start_with_what_to_do(engine_o
             f"connectors: {{shm: {{name: SharedMemoryConnector, extra: {{min_free_bytes: {2**60}}}}}}}\n"
             "stages: [{stage_id: 0, executor: process, output_connectors: {to_stage_1: shm}}]"
         )
+
+
+async def test_a_request_that_cannot_be_sent_fails_by_name_and_leaves_nothing(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    payload = Speak(text=object())  # type: ignore[arg-type]
+    deltas = await read(engine.open(EngineRequest(request_id="r", session_id="s", payload=payload)))
+    assert deltas[-1].error == "Stage 'source' failed: 'EngineRequest' holds a 'object', which cannot be sent"
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_the_threshold_of_the_deploy_file_counts(engine_of: Callable[..., Any]) -> None:
@@ -271,11 +385,16 @@ asyncio.run(main())
 """
 
 
-def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+def start_gateway(folder: Path) -> subprocess.Popen[str]:
+    """Another gateway, with segments under way; it prints its worker's process id."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    gateway = subprocess.Popen(
-        [sys.executable, "-c", GATEWAY, str(shared_memory)], stdout=subprocess.PIPE, text=True, env=environment
+    return subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
     )
+
+
+def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+    gateway = start_gateway(shared_memory)
     assert gateway.stdout is not None
     with gateway, gateway.stdout:
         worker = psutil.Process(int(gateway.stdout.readline()))
@@ -284,6 +403,23 @@ def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memo
     _, alive = psutil.wait_procs([worker], timeout=TIMEOUT_S)
     assert not alive
     assert os.listdir(shared_memory) == []
+
+
+async def test_a_start_frees_what_a_killed_gateway_and_its_workers_left(
+    engine_of: Callable[..., Any], shared_memory: Path
+) -> None:
+    gateway = start_gateway(shared_memory)
+    assert gateway.stdout is not None
+    with gateway, gateway.stdout:
+        worker = psutil.Process(int(gateway.stdout.readline()))
+        worker.suspend()  # so that it cannot sweep
+        gateway.kill()
+    worker.kill()
+    psutil.wait_procs([worker])
+    assert os.listdir(shared_memory)
+    engine = await engine_of("")
+    assert os.listdir(shared_memory) == []
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(

@@ -228,3 +228,12 @@ def test_fc_071_a_failed_transcription_is_said_of_its_own_item() -> None:
     committed = [event.item_id for event in driver.all(events.InputAudioCommitted)]
     assert [failed.item_id, completed.item_id] == committed
     assert failed.error.code == "audio_unintelligible"
+
+
+@pytest.mark.parametrize("reason", ["completed", "failed"])
+def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(reason: str) -> None:
+    driver = Driver()
+    create(driver, MessageItem(role="user", content=(InputText(text="Listen:"), InputAudio(audio=speech(500)))))
+    driver.transcribe("Hello.", reason=reason)
+    ended = driver.all(events.TranscriptionFailed) + driver.all(events.TranscriptionCompleted)  # type: ignore[operator]
+    assert [event.content_index for event in ended] == [1]

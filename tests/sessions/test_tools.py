@@ -253,6 +253,7 @@ def test_tools_reach_the_engine_and_overrides_hold_for_one_response() -> None:
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
         ({"tools": [{**WEATHER, "name": f"f{i}"} for i in range(200)]}, "tools"),
         ({"tools": [{**WEATHER, "description": "d" * 300_000}]}, "tools"),
+        ({"tools": [{**WEATHER, "parameters": {"maximum": 10**30}}]}, "tools"),
     ],
 )
 def test_tools_that_cannot_be_used_are_refused(patch: dict[str, Any], param: str) -> None:
@@ -308,3 +309,29 @@ def test_deleting_a_call_in_progress_names_it_no_more() -> None:
     driver.finish()
     assert item_id not in [event.item.id for event in driver.all(events.ItemDone)]
     assert not driver.pending(Converse)
+
+
+@pytest.mark.parametrize("words", ["", "Let me see."])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_parallel_calls_can_be_forbidden(allowed: bool, words: str) -> None:
+    driver = with_tools(parallel_tool_calls=allowed)
+    asked(driver)
+    if words:
+        driver.write(words)
+    driver.call('{"city":', "0")
+    driver.call('{"city":"Rome"}', "1")
+    driver.call('"Paris"}' if words else "", "0")
+    driver.finish()
+    arguments = [call.arguments for call in calls(driver)]
+    first = '{"city":"Paris"}' if words else '{"city":'
+    assert arguments == [first] + ['{"city":"Rome"}'] * allowed
+
+
+def test_a_call_cannot_be_required_without_tools() -> None:
+    driver = Driver({"tool_choice": "required"}, can_call_tools=True)
+    asked(driver)
+    assert driver.asked().tool_choice == "auto"
+    driver.finish()
+    (error,) = driver.do(client.ResponseCreate(response={"tool_choice": "required"}))
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.param == "response.tool_choice"

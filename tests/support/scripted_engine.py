@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import RequestRefused
-from duologue.engine.requests import Delta, EngineRequest, Finished
+from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
 from duologue.sessions.server_events import ServerEvent
 
 TIMEOUT_S = 10.0
@@ -25,6 +25,7 @@ class ScriptedStream:
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
         self.aborted = False
+        self.usage = Usage()
         self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
         self._over = False
 
