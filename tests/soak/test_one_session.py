@@ -139,7 +139,7 @@ async def settle() -> None:
 
 
 async def talk(minutes: float) -> tuple[Caller, Held, Held]:
-    """What the session held on to after a quarter of the time, and at the end; both at the same point of a round."""
+    """What the session held on to after half of the time, and at the end; both at the same point of a round."""
     engine, transport, now = AnsweringEngine(), ScriptedTransport(), 0.0
     settings = ManagerSettings(
         names=NAMES, model="assistant", voice="heart", instructions="", limits=Limits(max_duration_s=1e6)
@@ -159,7 +159,7 @@ async def talk(minutes: float) -> tuple[Caller, Held, Held]:
                 engine.pass_time(CHUNK_MS / 1000)
                 await settle()
                 caller.react()
-            if number == rounds // 12 * 3 - 1:
+            if number == rounds // 6 * 3 - 1:
                 early = held_by(actor)
         late = held_by(actor)
     finally:
