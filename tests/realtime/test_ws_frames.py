@@ -159,6 +159,12 @@ async def test_whole_ascii_text_takes_the_short_way_and_nothing_else_does() -> N
     assert peer.got[-1] == "again"
 
 
+async def test_text_inside_a_fragmented_message_breaks_the_rules_on_both_ways() -> None:
+    mask = b"\x01\x02\x03\x04"
+    short, long = await compare([frame(0x01, b"begun", mask), frame(0x81, b"between", mask)], [], [True])
+    assert short.got == long.got == [1002]
+
+
 async def test_a_client_that_sends_before_it_is_let_in_goes_the_long_way() -> None:
     early = frame(0x81, b"early", b"\x01\x02\x03\x04")
     peer = await Peer(RealtimeWebSocketProtocol).open(early[:4])
