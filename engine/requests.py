@@ -13,12 +13,19 @@ import msgspec
 
 Modality = Literal["text", "audio"]
 FinishReason = Literal["completed", "length", "aborted", "failed"]
+AbortReason = Literal["client_abort", "client_disconnect", "superseded", "unknown"]
+"""Why a reader ends a request: its client cancelled or interrupted it, has gone, never knew of it (it was prepared in
+vain), or something else."""
 
 OUTPUT_SAMPLE_RATE = 24_000
 """Rate in hertz of every :class:`AudioDelta`; word positions and playout are counted in samples at this rate."""
 
 
 FIRST_CHUNK_RANGE_S = (0.0125, 2.0)
+
+
+class RequestRefused(ValueError):
+    """A request that cannot be accepted; the message says which rule it breaks."""
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 
@@ -13,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from duologue.realtime import metrics
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
 from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
 from duologue.realtime.cors import CallCors
@@ -95,6 +97,7 @@ async def show_model(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
+    metrics.event_loop_tasks.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -25,12 +25,12 @@ from duologue.realtime.websocket import (
     edge_event_id,
 )
 from duologue.sessions.actor import DirectTransport, Inlet, SessionHandle, Transport
-from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.outbox import Outbox
 from duologue.sessions.server_events import ErrorEvent, ServerEvent, SessionCreated
 
-E = TypeVar("E", bound=ClientEvent | InvalidEvent)
+E = TypeVar("E", bound=AnyClientEvent | InvalidEvent)
 
 MAX_SIDEBANDS = 8
 """Sidebands that one session may have at the same time."""
@@ -107,6 +107,7 @@ class SharedTransport:
 
     def __init__(self, own: Transport, bounds: QueueBounds = QueueBounds()) -> None:
         self._own = own
+        self._direct = own if isinstance(own, DirectTransport) else None
         self._bounds = bounds
         self._mark = secrets.token_hex(8)
         self._joined = 0
@@ -114,9 +115,11 @@ class SharedTransport:
 
     # -- as the session sees it ----------------------------------------------------------------------------------------
 
-    async def receive(self) -> ClientEvent | InvalidEvent | None:
+    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
         event = await self._own.receive()
-        return None if event is None else self.own_event(event)
+        if self._joined and event is not None and event.event_id is None:
+            return self.marked(event, None)
+        return event
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
         if self._joined:
@@ -127,25 +130,14 @@ class SharedTransport:
         self.end(code, reason)
         await self._own.close(code, reason)
 
+    # -- the short way (DirectTransport), while nobody has joined ------------------------------------------------------
+
     def deliver_to(self, inlet: Inlet | None) -> None:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
-        if isinstance(self._own, DirectTransport):
-            self._own.deliver_to(None if inlet is None else _Marking(inlet, self))
+        if self._direct is not None and not (self._joined and inlet is not None):
+            self._direct.deliver_to(inlet)
 
-    def writable(self) -> bool:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
-        return isinstance(self._own, DirectTransport) and self._own.writable()
-
-    def send_now(self, events: Sequence[ServerEvent]) -> None:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
-        assert isinstance(self._own, DirectTransport)
-        if self._joined:
-            events = [event for sent in events if (event := self._route(sent)) is not None]
-        self._own.send_now(events)
-
-    def own_event(self, event: ClientEvent | InvalidEvent) -> ClientEvent | InvalidEvent:
-        """An event of the session's own client, marked if that is needed to tell whose it is."""
-        return self.marked(event, None) if self._joined and event.event_id is None else event
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        return self._direct is not None and not self._joined and self._direct.send_now(events)
 
     # -- sidebands -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +154,7 @@ class SharedTransport:
         if len(self._sidebands) >= MAX_SIDEBANDS:
             raise ProtocolError("duologue.capacity", f"The session has {MAX_SIDEBANDS} sidebands already.", "call_id")
         self._joined += 1
+        self.deliver_to(None)
         number, sideband = self._joined, Sideband(transport, self._bounds)
         self._sidebands[number] = sideband
         sideband.push(SessionCreated(event_id=edge_event_id(), session=handle.session))
@@ -194,15 +187,3 @@ class SharedTransport:
         if (culprit := self._sidebands.get(int(sender))) is not None:
             culprit.push(restored)
         return None
-
-
-class _Marking:
-    """Marks the events of the session's own client on their short way."""
-
-    def __init__(self, inlet: Inlet, shared: SharedTransport) -> None:
-        self.ready = inlet.ready
-        self._take, self._own_event = inlet.take, shared.own_event
-
-    def take(self, event: ClientEvent | InvalidEvent) -> None:
-        """See :class:`~duologue.sessions.actor.Inlet`."""
-        self._take(self._own_event(event))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -14,11 +14,9 @@ from duologue.realtime.dialects import GA, Dialect
 from duologue.realtime.ws_frames import EXTENSION, DirectProtocol
 from duologue.realtime.ws_protocol import ABNORMAL
 from duologue.sessions.actor import Inlet
-from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
-
-E = TypeVar("E")
 
 NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_AGAIN_LATER = 1000, 1001, 1008, 1011, 1013
 """Close codes in use; above the frame limit the protocol itself closes with 1009."""
@@ -51,7 +49,7 @@ class WebSocketTransport:
         """Nothing can be sent any more."""
         return self._gone or self._closed
 
-    async def receive(self) -> ClientEvent | InvalidEvent | None:
+    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
         """The next event, in order; None once the connection is over, from whichever side."""
         if self._gone:
             return None
@@ -61,22 +59,29 @@ class WebSocketTransport:
             self.lost = message.get("code") == ABNORMAL and not self._closed
             return None
         text = message.get("text")
-        return _counted(_binary_refused() if text is None else self.dialect.decode(text))
+        return self._counted(_binary_refused()) if text is None else self.decoded(text)
 
     def deliver_to(self, inlet: Inlet | None) -> None:
         """See :class:`~duologue.sessions.actor.DirectTransport`."""
         if self._direct is not None:
-            self._direct.deliver_to(None if inlet is None else _Decoding(inlet, self.dialect))
+            self._direct.deliver_to(None if inlet is None else _Decoding(self, inlet))
 
-    def writable(self) -> bool:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
-        return self._direct is not None and not self.over and self._direct.may_write()
+    def decoded(self, payload: str | bytes) -> AnyClientEvent | InvalidEvent:
+        """The event in a text frame, counted if it is invalid."""
+        return self._counted(self.dialect.decode(payload))
 
-    def send_now(self, events: Sequence[ServerEvent]) -> None:
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
         """See :class:`~duologue.sessions.actor.DirectTransport`."""
-        assert self._direct is not None
+        if self._direct is None or self._gone or self._closed or not self._direct.may_write():
+            return False
         encode = self.dialect.encode
         self._direct.write_text([text.encode() for event in events for text in encode(event)])
+        return True
+
+    def _counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
+        if isinstance(event, InvalidEvent):
+            metrics.invalid_events.labels(code=event.error.code).inc()
+        return event
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
         """Send events in order, as text frames. Does nothing once the connection is over."""
@@ -115,20 +120,13 @@ class WebSocketTransport:
 class _Decoding:
     """Decodes text frames on their short way to a session."""
 
-    def __init__(self, inlet: Inlet, dialect: Dialect) -> None:
+    def __init__(self, transport: WebSocketTransport, inlet: Inlet) -> None:
         self.ready = inlet.ready
-        self._decode, self._take = dialect.decode, inlet.take
+        self._decoded, self._take = transport.decoded, inlet.take
 
     def take(self, payload: bytes) -> None:
         """See :class:`~duologue.realtime.ws_frames.Sink`."""
-        self._take(_counted(self._decode(payload)))
-
-
-def _counted(event: E) -> E:
-    """The event, counted if it is invalid."""
-    if isinstance(event, InvalidEvent):
-        metrics.invalid_events.labels(code=event.error.code).inc()
-    return event
+        self._take(self._decoded(payload))
 
 
 def edge_event_id() -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -37,6 +37,7 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
+from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.translation_events import TranslationSession
@@ -106,11 +107,8 @@ class DirectTransport(Transport, Protocol):
     def deliver_to(self, inlet: Inlet | None) -> None:
         """Give events to ``inlet`` as they come, while it is ready, and leave the others to ``receive``. None: stop."""
 
-    def writable(self) -> bool:
-        """Whether writing needs no waiting now. Otherwise ``send`` is to be used."""
-
-    def send_now(self, events: Sequence[ServerEvent]) -> None:
-        """Write events. Only while :meth:`writable`."""
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
 
 
 class Mailbox:
@@ -173,6 +171,7 @@ class SessionActor:
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
+        self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
         self._running = False
@@ -187,6 +186,7 @@ class SessionActor:
         """Whether either of the two says something else than of an empty outbox."""
         self._writing = False
         self._closing: CloseSession | None = None
+        self._client_gone = False
         self._streams: dict[str, Stream] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
@@ -237,6 +237,7 @@ class SessionActor:
             self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
             self._reader_waits = False
+        self._client_gone = self._closing is None
         raise _SessionOver
 
     # -- Inlet ---------------------------------------------------------------------------------------------------------
@@ -258,7 +259,11 @@ class SessionActor:
             batch = list(self._outbox.take())
             self._writing = True
             self._note_outbox()
-            await self._transport.send([outgoing.event for outgoing in batch])
+            try:
+                await self._transport.send([outgoing.event for outgoing in batch])
+            except ConnectionError:
+                self._client_gone = True
+                raise
             self._writing = False
             self._report_sent(batch)
             self._run_on()
@@ -289,6 +294,7 @@ class SessionActor:
                     self._perform(machine.handle(take(), clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
+            self._meter.wasted(machine.speculations_wasted)
             if machine.deadline != self._timer_at:
                 self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
@@ -300,10 +306,12 @@ class SessionActor:
 
     def _write_now(self) -> bool:
         """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
-        if self._direct is None or self._writing or not self._direct.writable():
+        if self._direct is None or self._writing:
             return False
-        batch = self._outbox.take()
-        self._direct.send_now([outgoing.event for outgoing in batch])
+        batch = self._outbox.peek()
+        if not self._direct.send_now([outgoing.event for outgoing in batch]):
+            return False
+        self._outbox.drop(len(batch))
         self._report_sent(batch)
         return True
 
@@ -314,6 +322,7 @@ class SessionActor:
             match effect:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
+                    self._meter.sent(event, self._clock())
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -322,8 +331,8 @@ class SessionActor:
                     self._stop_voice_activity()
                 case OpenRequest(request=request):
                     self._open(request)
-                case AbortRequest(request_id=request_id):
-                    self._abort(request_id)
+                case AbortRequest(request_id=request_id, reason=reason):
+                    self._abort(request_id, reason)
                 case CloseSession():
                     self._closing = effect
 
@@ -338,12 +347,15 @@ class SessionActor:
         self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
-    def _abort(self, request_id: str) -> None:
-        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown."""
+    def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
+        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown.
+
+        Without a reason it is the end of the session.
+        """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._on_requests_changed(-1)
-            stream.abort()
+            stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:
@@ -351,12 +363,14 @@ class SessionActor:
         voice_activity = self._voice_activity
         assert voice_activity is not None
         second = effect.sample_rate * 2
-        if len(effect.pcm) <= second and voice_activity.pending_frames < MAX_PENDING_FRAMES:
+        catching_up = bool(self._unfed)
+        if not catching_up and len(effect.pcm) <= second and voice_activity.pending_frames < MAX_PENDING_FRAMES:
             voice_activity.feed_pcm(effect.pcm)
             return
         self._unfed.extend(effect.pcm[first : first + second] for first in range(0, len(effect.pcm), second))
-        assert self._tasks is not None
-        self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
+        if not catching_up:
+            assert self._tasks is not None
+            self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
 
     async def _catch_up(self, voice_activity: VoiceActivityStream) -> None:
         """Feed what waits, a second at a time."""

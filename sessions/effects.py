@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import Delta, EngineRequest, Usage
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.server_events import ServerEvent
 
@@ -89,6 +89,7 @@ class OpenRequest(Effect, frozen=True):
 
 class AbortRequest(Effect, frozen=True):
     request_id: str
+    reason: AbortReason = "client_abort"
 
 
 class CloseSession(Effect, frozen=True):

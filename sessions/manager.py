@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
-from prometheus_client import Counter, Gauge
 
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
+from duologue.sessions import metrics
 from duologue.sessions.actor import Machine, SessionActor, SessionHandle, Transport
 from duologue.sessions.config import (
     AnySession,
@@ -38,10 +38,6 @@ from duologue.sessions.translation_events import TranslationSession
 from duologue.sessions.updating import Bound, check_settings, with_prompt
 
 logger = logging.getLogger(__name__)
-
-SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
-SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
-SPECULATIONS_WASTED = Counter("duologue_speculations_wasted_total", "Answers prepared in secret and thrown away.")
 
 
 @dataclass(frozen=True)
@@ -168,7 +164,7 @@ class SessionManager:
 
     def _admit(self) -> None:
         if not self.has_room():
-            SESSIONS_REFUSED.inc()
+            metrics.sessions_refused.inc()
             raise CapacityError(f"The server is at its capacity of {self._settings.max_sessions} sessions.")
 
     async def _run(
@@ -185,7 +181,7 @@ class SessionManager:
         task = asyncio.current_task()
         assert task is not None
         self._actors[actor] = task
-        SESSIONS_OPEN.inc()
+        metrics.sessions_open.inc()
         logger.info("session %s begins", machine.session.id)
         try:
             on_begin(actor)
@@ -193,8 +189,7 @@ class SessionManager:
         finally:
             logger.info("session %s is over", machine.session.id)
             del self._actors[actor]
-            SESSIONS_OPEN.dec()
-            SPECULATIONS_WASTED.inc(machine.speculations_wasted)
+            metrics.sessions_open.dec()
 
     async def drain(self, timeout_s: float) -> None:
         """Admit nobody; let answers in progress finish and sessions close; cancel what is left at the time-out."""

@@ -6,6 +6,7 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -56,16 +57,14 @@ class Outbox:
         return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
-        kind = type(event)
-        if kind not in DELTAS:
+        if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
             self.slots.append(Outgoing(event, samples))
             return
-        assert isinstance(event, DELTAS)
         if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
-        key = (kind, event.elapsed_ms if isinstance(event, Timed) else event.item_id)
+        key = (type(event), event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = Outgoing(event, 0)
@@ -84,14 +83,25 @@ class Outbox:
                 kept.append(slot)
         self.slots = kept
 
-    def take(self) -> list[Outgoing]:
-        """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
-        self._open.clear()
-        batch = []
-        for slot in self.slots:
-            batch.append(slot.joined())
-            if type(slot.event) in SOUNDS:
-                self.audio_bytes -= sum(map(len, slot.pieces))
-                break
-        del self.slots[: len(batch)]
+    def take(self) -> Sequence[Outgoing]:
+        """Remove and return what :meth:`peek` gives."""
+        batch = self.peek()
+        self.drop(len(batch))
         return batch
+
+    def peek(self) -> Sequence[Outgoing]:
+        """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
+        count = 0
+        for slot in self.slots:
+            count += 1
+            if isinstance(slot.event, SOUNDS):
+                break
+        return [slot.joined() for slot in self.slots[:count]]
+
+    def drop(self, count: int) -> None:
+        """Remove the first ``count`` events."""
+        self._open.clear()
+        for slot in self.slots[:count]:
+            if isinstance(slot.event, SOUNDS):
+                self.audio_bytes -= sum(map(len, slot.pieces))
+        del self.slots[:count]

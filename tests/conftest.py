@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from missing import missing
 
+EXTRA = ("soak", "gpu", "vllm")
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -30,3 +33,14 @@ def silero_path() -> Path:
         missing("The model silero-vad is not in the cache: run 'duologue models pull silero-vad'.")
     assert path is not None
     return path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(mark) and mark not in config.option.markexpr for mark in EXTRA)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

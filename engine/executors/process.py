@@ -27,7 +27,7 @@ import msgspec
 from duologue.engine.connectors.pieces import PieceError
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.executors.base import Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.base import HOST_CLOCK, Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
@@ -91,6 +91,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 class ProcessReplica:
     """Implements :class:`~duologue.engine.executors.base.Replica` over a worker process. Used on the event loop."""
+
+    clock = HOST_CLOCK
 
     def __init__(self, stage: str, spec: WorkerSpec, connector: SharedMemoryConnector, index: int = 0) -> None:
         self.stage = stage

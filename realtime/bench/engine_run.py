@@ -22,6 +22,13 @@ from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
 from duologue.realtime.bench.engine_idle import Idle, measure_idle
+from duologue.realtime.bench.engine_packaged import (
+    AsyncChunk,
+    StageAborts,
+    measure_async_chunk,
+    measure_stage_aborts,
+)
+from duologue.realtime.bench.engine_polling import Polling, measure_loops
 from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
 
@@ -63,12 +70,16 @@ class EngineReport(msgspec.Struct, frozen=True):
     hops: list[Hop]
     routing: list[Routing]
     aborts: list[Aborts]
+    loops: list[Polling]
+    async_chunk: list[AsyncChunk]
+    stage_aborts: list[StageAborts]
 
 
-async def run_engine(seconds: float, idle_seconds: float) -> EngineReport:
+async def run_engine(seconds: float, idle_seconds: float, answers: int) -> EngineReport:
     """Every measurement, one after another; each hop is measured for so many seconds.
 
-    With ``idle_seconds`` a server with the packaged models is started and watched as well.
+    With ``idle_seconds`` a server with the packaged models is started and watched as well; with ``answers`` the
+    packaged pipeline gives so many long answers with and without async chunk, and five times as many are aborted.
     """
     idle = await measure_idle((0, 100), idle_seconds) if idle_seconds else []
     cases: list[tuple[Executor, str, int]] = [("inline", "local", THRESHOLD_BYTES)]
@@ -81,7 +92,13 @@ async def run_engine(seconds: float, idle_seconds: float) -> EngineReport:
             hops.append(await measure_hop(executor, connector, threshold, size, rate, seconds))
     both: tuple[Executor, ...] = ("inline", "process")
     return EngineReport(
-        idle, hops, [await measure_routing(executor) for executor in both], [await measure_aborts(e) for e in both]
+        idle=idle,
+        hops=hops,
+        routing=[await measure_routing(executor) for executor in both],
+        aborts=[await measure_aborts(executor) for executor in both],
+        loops=await measure_loops(seconds),
+        async_chunk=await measure_async_chunk(answers) if answers else [],
+        stage_aborts=await measure_stage_aborts(5 * answers) if answers else [],
     )
 
 

@@ -33,13 +33,12 @@ class DirectTransport(ScriptedTransport):
     def deliver_to(self, inlet: Inlet | None) -> None:
         self.inlet = inlet
 
-    def writable(self) -> bool:
-        return not self.slow
-
-    def send_now(self, events: Sequence[ServerEvent]) -> None:
-        assert not self.slow
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        if self.slow:
+            return False
         self.at_once += len(events)
         self.sent += events
+        return True
 
     def say(self, *said: Any) -> None:
         for event in said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from session_driver import Driver, silence, speech
 
@@ -230,6 +231,19 @@ def test_fc_071_a_failed_transcription_is_said_of_its_own_item() -> None:
     assert failed.error.code == "audio_unintelligible"
 
 
+def test_s1_the_transcript_of_a_spoken_item_is_null_until_it_is_known() -> None:
+    """The JavaScript agents client ends its process at a user's item without the key."""
+    driver = Driver()
+    driver.say(speech(600), silence(800))
+    for event in (driver.last(events.ItemAdded), driver.last(events.ItemDone)):
+        wire = msgspec.json.decode(msgspec.json.encode(event))
+        assert wire["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    driver.transcribe("Hello there.")
+    driver.do(client.ItemRetrieve(item_id=str(driver.last(events.ItemDone).item.id)))
+    (part,) = msgspec.to_builtins(driver.last(events.ItemRetrieved))["item"]["content"]
+    assert part["transcript"] == "Hello there."
+
+
 @pytest.mark.parametrize("reason", ["completed", "failed"])
 def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(reason: str) -> None:
     driver = Driver()
@@ -237,3 +251,18 @@ def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(re
     driver.transcribe("Hello.", reason=reason)
     ended = driver.all(events.TranscriptionFailed) + driver.all(events.TranscriptionCompleted)  # type: ignore[operator]
     assert [event.content_index for event in ended] == [1]
+
+
+def test_o32_an_answer_refers_to_what_is_before_it_when_it_is_done() -> None:
+    """Found by the random driver: the item before an answer in progress may go, and another may come between."""
+    driver = Driver()
+    create(driver, user("a", "a"))
+    create(driver, user("b", "b"))
+    driver.do(client.ResponseCreate())
+    driver.write("One")
+    assert driver.last(events.ItemAdded).previous_item_id == "b"
+    driver.do(client.ItemDelete(item_id="b"))
+    create(driver, user("c", "c"), "a")
+    driver.speak(100)
+    driver.finish()
+    assert driver.last(events.ItemDone).previous_item_id == "c"

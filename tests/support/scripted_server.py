@@ -31,7 +31,8 @@ from duologue.engine.requests import (
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import Gateway
-from duologue.realtime.serve import http_server, listen
+from duologue.realtime.http_server import http_server
+from duologue.realtime.serve import listen
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, SessionManager
 
@@ -94,8 +95,8 @@ class FollowingEngine(ScriptedEngine):
     def health(self) -> EngineHealth:
         return EngineHealth(True, {"language_model": "ready"})
 
-    def open(self, what: Any) -> Any:
-        stream = super().open(what)
+    def open(self, what: Any, sample_rate: int = 16_000) -> Any:
+        stream = super().open(what, sample_rate)
         if isinstance(what, EngineRequest):
             stream.give(*self._script(what))
         return stream

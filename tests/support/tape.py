@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import json
@@ -11,25 +10,39 @@ from typing import Any
 
 from ordering import Event, Line, received, sent, violations
 from shapes import check_shapes
+from waiting import Log
+from websockets.asyncio.client import ClientConnection
 
-PATIENCE_S = 60.0
-"""Longest wait for an event. Only a broken server comes near it."""
+_REFUSED = {
+    "response_cancel_not_active": "response.cancel",
+    "input_audio_buffer_commit_empty": "input_audio_buffer.commit",
+}
 
 
 class Tape:
     """A trace of one connection after the other, and a way to wait for what comes next in it."""
 
     def __init__(self) -> None:
-        self.trace: list[Line] = []
-        self._read = 0
-        self._changed = asyncio.Event()
+        self._log: Log[Line] = Log()
         self._numbers = itertools.count(1)
+
+    @property
+    def trace(self) -> list[Line]:
+        return self._log.items
 
     def sent(self, event: Event) -> None:
         """Note an event of the client. One without an ``event_id`` gets one here: the rules tell events by it."""
         self._add(True, {"event_id": f"tape_{next(self._numbers)}", **event})
 
     def received(self, event: Event) -> None:
+        """Note an event of the server. A refusal of an event without an id is put down to the last one it can mean."""
+        if event["type"] == "error" and event["error"].get("event_id") is None:
+            refused = _REFUSED.get(event["error"]["code"])
+            answered = {error["error"].get("event_id") for error in self.all("error")}
+            for cause in reversed(self.all_sent(refused) if refused else []):
+                if cause["event_id"] not in answered and cause["event_id"].startswith("tape_"):
+                    event = {**event, "error": {**event["error"], "event_id": cause["event_id"]}}
+                    break
         self._add(False, event)
 
     def wire(self, from_client: bool, text: str | bytes) -> None:
@@ -37,8 +50,7 @@ class Tape:
         (self.sent if from_client else self.received)(json.loads(text))
 
     def _add(self, from_client: bool, event: Event) -> None:
-        self.trace.append(Line(from_client, copy.deepcopy(event)))
-        self._changed.set()
+        self._log.add(Line(from_client, copy.deepcopy(event)))
 
     async def until(self, kind: str, accept: Callable[[Event], bool] = lambda event: True) -> Event:
         """The next server event of that type after the one found last, as soon as it is there."""
@@ -49,22 +61,17 @@ class Tape:
         return await self._next(True, kind, accept)
 
     async def _next(self, from_client: bool, kind: str, accept: Callable[[Event], bool]) -> Event:
+        def fits(line: Line) -> bool:
+            return line.from_client is from_client and line.event["type"] == kind and accept(line.event)
+
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    for index in range(self._read, len(self.trace)):
-                        line = self.trace[index]
-                        if line.from_client is from_client and line.event["type"] == kind and accept(line.event):
-                            self._read = index + 1
-                            return line.event
-                    self._changed.clear()
-                    await self._changed.wait()
+            return (await self._log.next(fits)).event
         except TimeoutError:
-            raise AssertionError(f"no {kind} within {PATIENCE_S:.0f} s after {self.summary()}") from None
+            raise AssertionError(f"no {kind} after {self.summary()}") from None
 
     def rewind(self) -> None:
         """Let the next wait begin at the start of the trace."""
-        self._read = 0
+        self._log.rewind()
 
     def all(self, *types: str) -> list[Event]:
         """The server's events so far."""
@@ -100,7 +107,8 @@ class Tape:
     def check(self) -> None:
         """Shapes and ordering rules of each connection on the tape. Everything begun must have ended."""
         check_shapes(self.trace)
-        assert [violations(connection) for connection in self.connections()] == [[] for _ in self.connections()]
+        broken = [problem for connection in self.connections() for problem in violations(connection)]
+        assert not broken, broken
 
     def connections(self) -> list[list[Line]]:
         """The trace cut where a connection begins: at ``session.created``, or at the update that was sent before it."""
@@ -125,3 +133,19 @@ SETTLE: dict[str, Any] = {
 def settles(event: Event) -> bool:
     """Whether this ``error`` answers ``SETTLE``."""
     return bool(event["error"]["event_id"] == SETTLE["event_id"])
+
+
+def taped_connection(tape: Tape, base: type[ClientConnection] = ClientConnection) -> type[ClientConnection]:
+    """For ``websockets.connect(..., create_connection=...)``: a connection that tapes every frame."""
+
+    class TapedConnection(base):  # type: ignore[misc, valid-type]
+        async def send(self, message: Any, text: bool | None = None) -> None:
+            tape.wire(True, message)
+            await super().send(message, text)
+
+        async def recv(self, decode: bool | None = None) -> Any:
+            message = await super().recv(decode)
+            tape.wire(False, message)
+            return message
+
+    return TapedConnection

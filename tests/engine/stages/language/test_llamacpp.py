@@ -1,16 +1,16 @@
+import json
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 
 from duologue.engine.models import pull
-from duologue.engine.requests import ChatMessage, Converse, TextDelta, Usage
-from duologue.engine.stage import StageFinish
-from duologue.engine.stages.language_model import LONGEST_ANSWER, LlamaCppLanguageModel
+from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, ToolCallDelta, Usage
+from duologue.engine.stage import NotSupported, StageFinish
+from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel
 
 SYSTEM = ChatMessage(role="system", text="You are a helpful assistant. Keep your answers short and simple.")
 
@@ -167,17 +167,18 @@ def test_an_abort_while_the_prompt_is_read_stops_after_a_slice(model, recorder):
             self.reports += 1
             return self.reports > 1
 
-    times = {}
-    for name, text in (("whole", "word "), ("aborted", "other ")):
-        context = recorder(Converse(messages=(SYSTEM, user(text * 360)), max_output_tokens=1))
-        used = AbortedSoon() if name == "aborted" else context
-        slot = model.start(context.request)
-        began = time.perf_counter()
-        model.process(slot, context.request.payload, used)
-        times[name] = time.perf_counter() - began
-        model.release(slot)
-    assert used.pieces == []
-    assert times["aborted"] < 0.6 * times["whole"], times
+    payload = Converse(messages=(SYSTEM, user("other " * 360)), max_output_tokens=1)
+    context, dead = recorder(payload), AbortedSoon()
+    slot = model.start(context.request)
+    model.process(slot, payload, dead)
+    assert dead.pieces == []
+    assert dead.reports <= 3
+    # What it had read is still there, and no more than that.
+    model.process(slot, payload, context)
+    model.release(slot)
+    usage = usage_of(context.pieces)
+    assert usage.input_tokens > 4 * 64
+    assert usage.cached_tokens <= 3 * 64
 
 
 @pytest.mark.models
@@ -189,7 +190,25 @@ def test_nobody_else_can_use_the_port_that_the_library_opens(model):
 def test_a_model_closed_right_after_loading_is_gone() -> None:
     """In a process of its own: what must not happen is that it hangs, in native code and for good."""
     program = (
-        "from duologue.engine.stages.language_model import LlamaCppLanguageModel as Model\n"
+        "from duologue.engine.stages.language.llamacpp import LlamaCppLanguageModel as Model\n"
         "model = Model(); model.load(); model.close()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.models
+def test_it_calls_a_tool_by_its_template(chatml_tools, asks_for_weather, run_stage) -> None:
+    stage = LlamaCppLanguageModel(max_num_seqs=1, context_tokens=1024, tools=True, chat_template=str(chatml_tools))
+    stage.load()
+    try:
+        calls = [piece for piece in run_stage(stage, asks_for_weather()) if isinstance(piece, ToolCallDelta)]
+    finally:
+        stage.close()
+    assert {(call.call_id, call.name) for call in calls} == {("0", "weather")}
+    assert json.loads("".join(call.arguments for call in calls)) == {"city": "Rome"}
+
+
+def test_pictures_are_refused_without_a_projector(run_stage) -> None:
+    message = ChatMessage.of_parts("user", ["What is", ImagePart(data=b"", media_type="image/png")])
+    with pytest.raises(NotSupported, match="takes no pictures"):
+        run_stage(LlamaCppLanguageModel(), Converse(messages=(message,)))
