@@ -14,15 +14,19 @@ from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
-from duologue.sessions.effects import Effect, OpenRequest, Send
+from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
 from duologue.sessions.items import Content, FunctionCallItem, InputAudio, InputImage, Item, MessageItem
+from duologue.sessions.mcp.catalogue import ToolCatalogue
+from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.playout import PlayoutLedger
 from duologue.sessions.stored_prompts import PromptTemplate
 
 IdFactory = Callable[[str], str]
 """``ids("item")`` gives a new id with that prefix, unique in the process."""
+
+NO_SERVERS = McpPolicy(McpRules())
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class SessionContext:
     """Whether the recogniser says how sure it is of its words."""
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     """Stored prompts by id."""
+    mcp: McpPolicy = NO_SERVERS
+    """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
 
@@ -51,6 +57,9 @@ class SessionCore:
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(default_factory=PlayoutLedger)
     effects: list[Effect] = field(default_factory=list)
+    postponed: list[Signal] = field(default_factory=list)
+    """What the core tells itself, once it has done with the event in hand."""
+    catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
     conversation_id: str = field(init=False)
 
