@@ -2,10 +2,13 @@
 
 from duologue.engine.deploy.config import (
     Aliases,
+    Autoscale,
     ConnectorDeploy,
     DeployConfig,
     DeployError,
     DuplexSession,
+    RayDeploy,
+    Resources,
     StageDeploy,
 )
 from duologue.engine.deploy.load import DEFAULT_FILE, current_platform, load_deploy
@@ -13,10 +16,13 @@ from duologue.engine.deploy.load import DEFAULT_FILE, current_platform, load_dep
 __all__ = [
     "DEFAULT_FILE",
     "Aliases",
+    "Autoscale",
     "ConnectorDeploy",
     "DeployConfig",
     "DeployError",
     "DuplexSession",
+    "RayDeploy",
+    "Resources",
     "StageDeploy",
     "current_platform",
     "load_deploy",

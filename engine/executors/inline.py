@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from duologue.engine.connectors.shared_memory import opened
+from duologue.engine.connectors.pieces import opened
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
