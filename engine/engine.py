@@ -13,6 +13,8 @@ from typing import Literal
 import msgspec
 
 from duologue.engine import metrics
+from duologue.engine.checkpoints import served_name
+from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
@@ -124,7 +126,12 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self._orchestrator = Orchestrator(self.pipeline, self._replicas, self.deploy.duplex_session.output_buffer_bytes)
+        self._orchestrator = Orchestrator(
+            self.pipeline,
+            self._replicas,
+            self.deploy.duplex_session.output_buffer_bytes,
+            {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
+        )
         self._orchestrator.start()
         for replica in self._all_replicas():
             metrics.replicas.add(replica)
@@ -210,8 +217,10 @@ class Engine:
 
     def _model_names(self, payload: type) -> tuple[str, ...]:
         stage = self.pipeline.entry_for(payload)
-        name = stage and self.deploy.stage(stage.stage_id).engine_args.get("model", stage.model)
-        return (str(name),) if name else ()
+        name = stage and self.deploy.stage(stage.stage_id).engine_args.get(
+            "model", stage.model or self.deploy.checkpoint
+        )
+        return (served_name(str(name)),) if name else ()
 
     async def _load_all(self, report: Callable[[str, StageState], None]) -> None:
         async def bring_up(name: str, steps: list[tuple[StageState, Callable[[], Awaitable[None]]]]) -> None:
@@ -253,7 +262,13 @@ class Engine:
     def check_arguments(self) -> None:
         """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
         for config in self.pipeline.stages:
-            self._build(config, self.deploy.stage(config.stage_id)).arguments()
+            build = self._build(config, self.deploy.stage(config.stage_id))
+            build.arguments()
+            try:
+                _ = build.hand_over and build.hand_over.function()
+            except ImportError as error:
+                where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
+                raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
 
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
@@ -269,7 +284,7 @@ class Engine:
                     options = self._shared_memory(placed)
                     self._segments.check_room(options.min_free_bytes)
                     connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    spec = WorkerSpec(build, self._size(config), placed.env)
+                    spec = WorkerSpec(build, self._size(config), placed.env, self.deploy.stage_init_timeout_s)
                     replicas.append(ProcessReplica(config.name, spec, connector, index))
                 else:
                     replicas.append(InlineReplica(config.name, build, self._size(config), index))
@@ -285,9 +300,19 @@ class Engine:
         given = dict(placed.engine_args)
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
-        offered = {"max_num_seqs": self._size(config)} | ({"model": config.model} if config.model else {})
+        model = config.model or self.deploy.checkpoint
+        offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
         where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
-        return StageBuild(stage_target(config.model_arch), given, offered, where)
+        return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+
+    def _hand_over(self, config: StageConfig) -> HandOver | None:
+        """How the stage's pieces reach the next one, unless each is handed on at once."""
+        whole = not self.deploy.async_chunk
+        processor = config.full_processor if whole else config.chunk_processor
+        has_targets = any(config.stage_id in stage.input_sources for stage in self.pipeline.stages)
+        if not has_targets or not (whole or processor):
+            return None
+        return HandOver(whole, processor, config.final_output)
 
     def _size(self, config: StageConfig) -> int:
         return self.deploy.stage(config.stage_id).max_num_seqs or config.max_num_seqs

@@ -25,8 +25,9 @@ from duologue.engine import metrics
 from duologue.engine.connectors.shared_memory import Parcel
 from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
+from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
 from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
-from duologue.engine.stage import StageFinish
+from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
 logger = logging.getLogger(__name__)
@@ -42,23 +43,48 @@ class Orchestrator:
     """Routes the requests of one pipeline over its replicas."""
 
     def __init__(
-        self, pipeline: PipelineConfig, replicas: Mapping[int, Sequence[Replica]], output_limit: int = 2_097_152
+        self,
+        pipeline: PipelineConfig,
+        replicas: Mapping[int, Sequence[Replica]],
+        output_limit: int = 2_097_152,
+        policies: Mapping[int, PolicyName] | None = None,
     ) -> None:
+        """``policies`` name for each stage how its requests are spread over its replicas; by default
+        :data:`~duologue.engine.replica_policy.DEFAULT`."""
         self._pipeline = pipeline
-        self._replicas = replicas
+        self._pools = {i: ReplicaPool(some, (policies or {}).get(i, DEFAULT)) for i, some in replicas.items()}
         self._output_limit = output_limit
         self._runs: dict[str, _Run] = {}
-        self._readers: list[asyncio.Task[None]] = []
+        self._readers: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def start(self) -> None:
         """Start one reader task per replica."""
-        for stage_id, replicas in self._replicas.items():
-            for replica in replicas:
-                name = f"reader {replica.stage} {replica.index}"
-                self._readers.append(asyncio.create_task(self._read(stage_id, replica), name=name))
+        for stage_id, pool in self._pools.items():
+            for replica in pool.replicas:
+                self._start_reader(stage_id, replica)
+
+    def add_replica(self, stage_id: int, replica: Replica) -> None:
+        """Let a replica that is loaded and warm take requests from now on."""
+        self._start_reader(stage_id, replica)
+        self._pools[stage_id].replicas.append(replica)
+
+    async def remove_replica(self, stage_id: int, replica: Replica) -> None:
+        """Bind no more requests to a replica, and return when it has released those that it has.
+
+        A stage keeps its last one: raises ``ValueError``. The replica is the caller's to close.
+        """
+        pool = self._pools[stage_id].replicas
+        if pool == [replica]:
+            raise ValueError(f"Replica {replica.index} is the last one of stage '{replica.stage}'.")
+        pool.remove(replica)
+        while bound := [run for run in self._runs.values() if run.uses(stage_id, replica)]:
+            await bound[0].released.wait()
+        reader = self._readers.pop(replica)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
 
     def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
         """Start a request and return the stream of its deltas. Does not wait.
@@ -74,9 +100,7 @@ class Orchestrator:
             route = self._pipeline.route(request)
         except PipelineError as error:
             raise RequestRefused(str(error)) from error
-        replicas = {
-            i: min(self._replicas[i], key=lambda replica: (not replica.live, replica.depth()[0])) for i in route.stages
-        }
+        replicas = {i: self._pools[i].bind(request.session_id) for i in route.stages}
         run = _Run(self, request, route, replicas, self._output_limit)
         self._runs[request.request_id] = run
         self._idle.clear()
@@ -99,16 +123,18 @@ class Orchestrator:
     @property
     def healthy(self) -> bool:
         """True while every reader task runs."""
-        return not self._closed and not any(reader.done() for reader in self._readers)
+        return not self._closed and not any(reader.done() for reader in self._readers.values())
 
     async def close(self) -> None:
         """Abort every request and stop the readers. The replicas are the caller's to close."""
         self._closed = True
         for run in list(self._runs.values()):
             run.terminate("aborted")
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await asyncio.gather(*self._readers.values(), return_exceptions=True)
+        for run in self._runs.values():
+            run.released.set()
         self._runs.clear()
         self._idle.set()
 
@@ -117,6 +143,10 @@ class Orchestrator:
         del self._runs[request_id]
         if not self._runs:
             self._idle.set()
+
+    def _start_reader(self, stage_id: int, replica: Replica) -> None:
+        name = f"reader {replica.stage} {replica.index}"
+        self._readers[replica] = asyncio.create_task(self._read(stage_id, replica), name=name)
 
     async def _read(self, stage_id: int, replica: Replica) -> None:
         runs = self._runs
@@ -211,6 +241,8 @@ class _Run:
         self._finished = False
         self._timed_out = False
         self._unreleased = len(self.nodes)
+        self.released = asyncio.Event()
+        """Set when every stage has released."""
         self._input_open = True
         self._room_at_entry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -285,24 +317,26 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
+            to_client = node.final and message.to != "next"
             if message.at:
-                self._trace_first(node, message.at)  # before the taker can have it
-            if type(piece) is Parcel and node.final:
+                self._trace_first(node, message.at, message.to)  # before the taker can have it
+            if type(piece) is Parcel and to_client:
                 piece = piece.open()  # the client is in this process
-            if type(piece) is not ToolCallDelta:
+            if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
                     self._hand_over(edge, piece.link() if shared else piece)
-            if node.final and isinstance(piece, OUTPUT_DELTAS):
+            if to_client and isinstance(piece, OUTPUT_DELTAS):
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
         self._regrant(node)
 
-    def _trace_first(self, node: _Node, emitted: float) -> None:
+    def _trace_first(self, node: _Node, emitted: float, to: Taker) -> None:
         sent = time.monotonic()
         for edge in node.incoming:
-            edge.trace.produced = emitted
-        for trace in (*(edge.trace for edge in node.outgoing), *((node.to_client,) if node.final else ())):
+            edge.trace.produced = edge.trace.produced or emitted
+        onward = [edge.trace for edge in node.outgoing] if to != "client" else []
+        for trace in (*onward, *((node.to_client,) if node.final and to != "next" else ())):
             trace.emitted, trace.sent = emitted, sent
 
     def _on_consumed(self, node: _Node, message: Consumed) -> None:
@@ -335,6 +369,7 @@ class _Run:
         metrics.stage_gen_time_s.labels(node.name).observe(message.busy_s)
         self._unreleased -= 1
         if not self._unreleased:
+            self.released.set()
             self._owner.forget(self._id)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -398,6 +433,11 @@ class _Run:
             if has_input and not node.done:
                 late = node.name
         return late
+
+    def uses(self, stage_id: int, replica: Replica) -> bool:
+        """True while that replica has not released this request."""
+        node = self.nodes.get(stage_id)
+        return node is not None and node.replica is replica and not node.released
 
     def stuck_in(self) -> str | None:
         """The stage that has not released since the request timed out."""

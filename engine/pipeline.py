@@ -72,9 +72,10 @@ class StageConfig:
     """True: deltas that this stage emits go to the client (as well as to the next stage)."""
     final_output_type: OutputType | None = None
     chunk_processor: str | None = None
-    """``module:function`` that decides when enough has been made to hand on; None: every piece is handed on."""
+    """``module:function`` that decides when this stage has made enough to hand on; None: every piece is handed on."""
     full_processor: str | None = None
-    """``module:function`` for the whole output, used when async chunk is off; None: this edge has no such mode."""
+    """``module:function`` for all of this stage's pieces when async chunk is off; None: as they are, one by one.
+    Both kinds of function are described in :mod:`duologue.engine.chunking`."""
     sampling_constraints: dict[str, Any] = field(default_factory=dict)
     """Sampling values that win over the deploy file's and the request's."""
 
@@ -102,6 +103,8 @@ class PipelineConfig:
     capabilities: Capabilities = Capabilities()
     model_types: tuple[str, ...] = ()
     """``model_type`` values of checkpoints' configurations that this pipeline runs."""
+    architectures: tuple[str, ...] = ()
+    """``architectures`` values that it runs; they go before model types, which several architectures may share."""
     default_deploy: str | None = None
     """File name inside ``duologue/engine/deploy``."""
 
@@ -248,11 +251,14 @@ def register_pipeline(pipeline: PipelineConfig) -> PipelineConfig:
     if _pipelines.get(pipeline.name, pipeline) != pipeline:
         raise PipelineError(f"Pipeline '{pipeline.name}' is already registered with another shape.")
     for other in _pipelines.values():
-        for model_type in set(other.model_types) & set(pipeline.model_types):
-            if other.name != pipeline.name:
-                raise PipelineError(
-                    f"Pipeline '{pipeline.name}': model type '{model_type}' already belongs to '{other.name}'."
-                )
+        if other.name == pipeline.name:
+            continue
+        for kind, ours, theirs in (
+            ("model type", pipeline.model_types, other.model_types),
+            ("architecture", pipeline.architectures, other.architectures),
+        ):
+            for taken in set(ours) & set(theirs):
+                raise PipelineError(f"Pipeline '{pipeline.name}': {kind} '{taken}' already belongs to '{other.name}'.")
     _pipelines[pipeline.name] = pipeline
     return pipeline
 
@@ -280,15 +286,22 @@ def _imported_pipeline(name: str) -> PipelineConfig:
     return found
 
 
-def pipeline_for_model_type(model_type: str) -> PipelineConfig:
-    """The pipeline that runs checkpoints of that type. Raises :class:`PipelineError` that lists the known types."""
+def pipeline_for_checkpoint(model_type: str | None, architectures: Sequence[str] = ()) -> PipelineConfig:
+    """The pipeline that runs a checkpoint with this configuration.
+
+    Raises :class:`PipelineError` that lists the known architectures and types.
+    """
     for name in PACKAGED_PIPELINES:
         get_pipeline(name)
     for pipeline in _pipelines.values():
+        if set(architectures) & set(pipeline.architectures):
+            return pipeline
+    for pipeline in _pipelines.values():
         if model_type in pipeline.model_types:
             return pipeline
-    known = ", ".join(sorted(t for p in _pipelines.values() for t in p.model_types)) or "none"
-    raise PipelineError(f"No pipeline runs model type '{model_type}'. Known types: {known}.")
+    asked = ", ".join(f"'{name}'" for name in (*architectures, *((model_type,) if model_type else ()))) or "none named"
+    known = ", ".join(sorted({t for p in _pipelines.values() for t in (*p.architectures, *p.model_types)})) or "none"
+    raise PipelineError(f"no pipeline runs its architecture or model type ({asked}). Known: {known}.")
 
 
 def register_stage(model_arch: str, target: str) -> None:

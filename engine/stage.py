@@ -24,16 +24,23 @@ class StageFinish(msgspec.Struct, frozen=True):
     reason: Literal["length"] = "length"
 
 
+Taker = Literal["all", "client", "next"]
+"""Who is given a piece: everybody, the client only, the next stage only."""
+
+
 class StageContext(Protocol):
     """What a stage may do for one request while it works on it. Safe to use from the worker thread only."""
 
     request: EngineRequest
 
-    def emit(self, piece: Any) -> bool:
+    def emit(self, piece: Any, to: Taker = "all") -> bool:
         """Hand a piece on: to the next stage, and to the client if the stage's output is final.
 
         Blocks while the next stage is too far behind. False: the request is dead; return at once.
         """
+
+    def working(self) -> None:
+        """Say that the work goes on where nothing is emitted for long: it puts off the request's timeout."""
 
     @property
     def aborted(self) -> bool:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
+
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
     "bench": "duologue.realtime.bench.cli:app",
@@ -74,11 +76,14 @@ def duologue(
 
 @app.command()
 def serve(
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP, show_default=False)] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     deploy_config: Annotated[
         Path | None, typer.Option(help="Deploy file; without it the packaged default serves the embedded models.")
     ] = None,
+    stage_overrides: StageOverrides = None,
+    async_chunk: AsyncChunk = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(help="Accept this key (repeatable; also DUOLOGUE_API_KEY). Without keys everybody is let in."),
@@ -89,14 +94,16 @@ def serve(
     ] = "info",
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
+    from duologue.engine.deploy import DeployError
     from duologue.realtime.serve import ServeOptions, StartError, run
 
     keys = [*(api_key or ()), *filter(None, [os.environ.get("DUOLOGUE_API_KEY")])]
     if any(not key.strip() for key in keys):
         raise fail("--api-key is empty; leave it out to let everybody in.")
     try:
-        run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level))
-    except StartError as error:
+        over = overrides_of(model, stage_overrides, async_chunk)
+        run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over))
+    except (StartError, DeployError) as error:
         raise fail(error) from None
 
 

@@ -12,7 +12,10 @@ import yaml
 
 from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
 from duologue.engine.engine import Engine
+from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError, StageConfig
+from duologue.engine.replica_policy import DEFAULT
+from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import settings_from_deploy
 
@@ -24,19 +27,30 @@ HIDDEN = "..."
 _SECRET = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 
+Model = Annotated[str | None, typer.Option(help=MODEL_HELP)]
+
+
 @app.command()
 def show(
     file: Annotated[Path | None, typer.Argument(help="Deploy file; without it, the packaged default.")] = None,
+    model: Model = None,
+    stage_overrides: StageOverrides = None,
+    async_chunk: AsyncChunk = None,
 ) -> None:
     """Print the effective configuration as YAML. Values of env and what looks secret are hidden."""
-    engine = _checked(file)
+    engine = _checked(file, model, stage_overrides, async_chunk)
     typer.echo(yaml.safe_dump(effective(engine), sort_keys=False, allow_unicode=True, width=100), nl=False)
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="Deploy file.")]) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(help="Deploy file.")],
+    model: Model = None,
+    stage_overrides: StageOverrides = None,
+    async_chunk: AsyncChunk = None,
+) -> None:
     """Validate a file as `duologue serve` would, without loading anything. Exit code 1 names file, path and rule."""
-    engine = _checked(file)
+    engine = _checked(file, model, stage_overrides, async_chunk)
     typer.echo(f"{file}: pipeline '{engine.pipeline.name}', {len(engine.pipeline.stages)} stages: all right")
 
 
@@ -44,9 +58,10 @@ def effective(engine: Engine) -> dict[str, Any]:
     """The file with everything that it leaves to the pipeline filled in; plain values only."""
     deploy = engine.deploy
     shown = msgspec.to_builtins(msgspec.structs.replace(deploy, stages=[], file=None))
-    del shown["file"]
+    del shown["file"], shown["checkpoint"]
     shown["stages"] = [_stage(deploy, config) for config in engine.pipeline.stages]
-    return {"file": str(deploy.file), **shown}
+    of_pipeline = {"model": deploy.checkpoint} if deploy.checkpoint else {}
+    return {"file": str(deploy.file or "none"), **of_pipeline, **shown}
 
 
 def _stage(deploy: DeployConfig, config: StageConfig) -> dict[str, Any]:
@@ -57,6 +72,7 @@ def _stage(deploy: DeployConfig, config: StageConfig) -> dict[str, Any]:
         "name": config.name,
         "executor": placed.executor or "inline",
         "replicas": placed.replicas or 1,
+        "replica_policy": placed.replica_policy or DEFAULT if (placed.replicas or 1) > 1 else None,
         "devices": placed.devices,
         "max_num_seqs": placed.max_num_seqs or config.max_num_seqs,
         "env": dict.fromkeys(placed.env, HIDDEN),
@@ -73,15 +89,15 @@ def _without_secrets(value: Any) -> Any:
     return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
-def _checked(file: Path | None) -> Engine:
-    """An engine that is not started. Exits with one line on standard error when the file breaks a rule."""
+def _checked(file: Path | None, model: str | None, stage_overrides: str | None, async_chunk: bool | None) -> Engine:
+    """An engine that is not started. Exits with one line on standard error when a rule is broken."""
     try:
-        engine = Engine(load_deploy(file))
+        engine = Engine(load_deploy(file, overrides=overrides_of(model, stage_overrides, async_chunk)))
         engine.check_arguments()
         settings_from_deploy(engine.deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         reason = f"{file or 'packaged default'}: {error.message}"
-    except (DeployError, PipelineError, ImportError) as error:
+    except (DeployError, PipelineError, ModelUnavailable, ImportError) as error:
         reason = str(error)
     else:
         return engine

@@ -22,7 +22,7 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
-from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
+from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
@@ -54,15 +54,16 @@ class ServeOptions:
     api_keys: tuple[str, ...] = ()
     log_format: logs.LogFormat = "text"
     log_level: str = "info"
+    overrides: Overrides | None = None
 
 
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
     logs.configure(options.log_format, options.log_level)
     try:
-        deploy = load_deploy(options.deploy_config)
+        deploy = load_deploy(options.deploy_config, overrides=options.overrides)
         engine = Engine(deploy)
-    except (DeployError, PipelineError) as error:
+    except (DeployError, PipelineError, ModelUnavailable) as error:
         raise StartError(str(error)) from error
     listener = listen(options.host, options.port)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=options.log_level == "debug") as runner:

@@ -12,6 +12,7 @@ from duologue.engine.deploy.config import (
     StageDeploy,
 )
 from duologue.engine.deploy.load import DEFAULT_FILE, current_platform, load_deploy
+from duologue.engine.deploy.overrides import Overrides, parse_stage_overrides
 
 __all__ = [
     "DEFAULT_FILE",
@@ -21,9 +22,11 @@ __all__ = [
     "DeployConfig",
     "DeployError",
     "DuplexSession",
+    "Overrides",
     "RayDeploy",
     "Resources",
     "StageDeploy",
     "current_platform",
     "load_deploy",
+    "parse_stage_overrides",
 ]

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from duologue.engine.replica_policy import PolicyName
+
 
 class DeployError(ValueError):
     """The deploy file breaks a rule; the message is one line that names file, path and rule."""
@@ -91,6 +93,8 @@ class StageDeploy(Shape, frozen=True):
     stage_id: int
     executor: str | None = None
     replicas: Count | None = None
+    replica_policy: PolicyName | None = None
+    """How requests are spread over the replicas; None: to the one with the fewest."""
     devices: list[int] | None = None
     max_num_seqs: Count | None = None
     tensor_parallel_size: Count | None = None
@@ -133,6 +137,8 @@ class DeployConfig(Shape, frozen=True):
     duplex_session: DuplexSession = DuplexSession()
     connectors: dict[str, ConnectorDeploy] = {}
     ray: RayDeploy = RayDeploy()
+    stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    """Longest time for a stage in a worker process to load, and again to warm up."""
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""
@@ -141,6 +147,8 @@ class DeployConfig(Shape, frozen=True):
     """What a session may do; the names are those of the session core's limits, which checks them."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    checkpoint: str | None = None
+    """Path or hub id for the stages that name no model of their own; not a key of the file either."""
 
     def stage(self, stage_id: int) -> StageDeploy:
         """The settings of that stage; an empty entry when the file has none."""

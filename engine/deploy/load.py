@@ -1,8 +1,9 @@
 """Reading a deploy file: overlays, the platform's section, validation.
 
 Order, low to high: the base file (``base_config``, else the file packaged for the pipeline), its platform section, the
-file itself, its platform section. Stages merge by id; mappings merge key by key; an alias table and any other value
-replace the one below.
+file itself, its platform section, what the command line lays over them (:class:`~duologue.engine.deploy.Overrides`:
+the checkpoint's model, then stage overrides). Stages merge by id; mappings merge key by key; an alias table and any
+other value replace the one below.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
+from duologue.engine.checkpoints import Checkpoint, engine_args_for, identify, pipeline_of
 from duologue.engine.connectors.options import OPTIONS as CONNECTORS
 from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy.overrides import OPTION, Overrides
 from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
 
 T = TypeVar("T")
@@ -38,29 +42,78 @@ def current_platform() -> str:
     return "rocm" if Path("/dev/kfd").exists() else "cpu"
 
 
-def load_deploy(path: Path | None = None, platform: str | None = None) -> DeployConfig:
-    """Read, merge and validate a deploy file; None is the packaged default. Raises :class:`DeployError`."""
-    file = DEFAULT_FILE if path is None else Path(path)
-    merged = _read_with_bases(file, platform or current_platform(), ())
-    config = _convert(merged, DeployConfig, file)
+def load_deploy(
+    path: Path | None = None, platform: str | None = None, overrides: Overrides | None = None
+) -> DeployConfig:
+    """Read, merge and validate a deploy file; None is the one packaged for the pipeline.
+
+    Raises :class:`DeployError`, and ``ModelUnavailable`` for an ``overrides.model`` that cannot be found.
+    """
+    over = overrides or Overrides()
+    checkpoint = identify(over.model) if over.model is not None else None
+    base, merged = _packaged(checkpoint)
+    file = base if path is None else Path(path)
+    if file is not None:
+        merged |= _read_with_bases(file, platform or current_platform(), (), base)
+    pipeline = _pipeline(merged, file)
+    arguments = engine_args_for(checkpoint, pipeline) if checkpoint else {}
+    for stages in ({str(i): {"engine_args": args} for i, args in arguments.items()}, over.stages):
+        merged["stages"] = _merge_stages(merged.get("stages", []), _override_entries(stages, pipeline))
+    if over.async_chunk is not None:
+        merged["async_chunk"] = over.async_chunk
+    source = " with ".join(filter(None, (str(file or ""), over.describe())))
+    config = _convert(merged, DeployConfig, source)
+    _check(config, pipeline, source)
+    of_pipeline = checkpoint.location if checkpoint and not arguments else None
+    return msgspec.structs.replace(config, file=file, checkpoint=of_pipeline)
+
+
+def _packaged(checkpoint: Checkpoint | None) -> tuple[Path | None, dict[str, Any]]:
+    """The file below the user's, and where there is none the keys that it would have."""
+    if checkpoint is None:
+        return DEFAULT_FILE, {}
     try:
-        pipeline = get_pipeline(config.pipeline)
+        pipeline = pipeline_of(checkpoint)
+    except PipelineError as error:
+        raise DeployError(str(error)) from error
+    return (FOLDER / pipeline.default_deploy, {}) if pipeline.default_deploy else (None, {"pipeline": pipeline.name})
+
+
+def _pipeline(merged: dict[str, Any], file: Path | None) -> PipelineConfig:
+    try:
+        return get_pipeline(str(merged["pipeline"]))
     except PipelineError as error:
         raise DeployError(f"{file}: pipeline: {error}") from error
-    _check(config, pipeline, file)
-    return msgspec.structs.replace(config, file=file)
+
+
+def _override_entries(stages: Mapping[str, Mapping[str, Any]], pipeline: PipelineConfig) -> list[dict[str, Any]]:
+    """Entries of ``stages`` by id or name as the list of a file. Errors name the option and the path in it."""
+    ids = {key: s.stage_id for s in pipeline.stages for key in (s.name, str(s.stage_id))}
+    entries: dict[int, dict[str, Any]] = {}
+    for key, values in stages.items():
+        if key not in ids:
+            known = ", ".join(f"{s.stage_id} ({s.name})" for s in pipeline.stages)
+            raise DeployError(f"{OPTION}: {key}: pipeline '{pipeline.name}' has no such stage; it has {known}")
+        if ids[key] in entries:
+            raise DeployError(f"{OPTION}: {key}: stage {ids[key]} is given by id and by name; it is given once")
+        entries[ids[key]] = {"stage_id": ids[key], **values}
+        _convert(entries[ids[key]], StageDeploy, OPTION, key)
+    return list(entries.values())
 
 
 # -- reading and merging -----------------------------------------------------------------------------------------------
 
 
-def _read_with_bases(file: Path, platform: str, above: tuple[Path, ...]) -> dict[str, Any]:
+def _read_with_bases(
+    file: Path, platform: str, above: tuple[Path, ...], default: Path | None = DEFAULT_FILE
+) -> dict[str, Any]:
+    """The file over what lies below it; ``default`` lies below one that names neither base nor pipeline."""
     if file.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, file.resolve()))
         raise DeployError(f"{file}: base_config: the files lead in a circle ({chain})")
     content = _read(file)
-    base = _base_of(content, file)
-    merged = _read_with_bases(base, platform, (*above, file.resolve())) if base else {}
+    base = _base_of(content, file, default)
+    merged = _read_with_bases(base, platform, (*above, file.resolve()), default) if base else {}
     merged = _overlay(merged, {k: v for k, v in content.items() if k not in OVERLAY_KEYS}, file, "")
     sections = content.get("platforms") or {}
     if not isinstance(sections, dict) or not set(sections) <= set(PLATFORMS):
@@ -95,7 +148,7 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _base_of(content: dict[str, Any], file: Path) -> Path | None:
+def _base_of(content: dict[str, Any], file: Path, default: Path | None) -> Path | None:
     """The file below: ``base_config``, else the one packaged for the pipeline unless this is that file."""
     named = content.get("base_config")
     if named is not None:
@@ -106,12 +159,9 @@ def _base_of(content: dict[str, Any], file: Path) -> Path | None:
     if file.parent.resolve() == FOLDER.resolve():
         return None  # packaged files stay flat
     if pipeline is None:
-        return DEFAULT_FILE
-    try:
-        default = get_pipeline(str(pipeline)).default_deploy
-    except PipelineError as error:
-        raise DeployError(f"{file}: pipeline: {error}") from error
-    return FOLDER / default if default else None
+        return default
+    packaged = _pipeline(content, file).default_deploy
+    return FOLDER / packaged if packaged else None
 
 
 def _stage_list(value: Any, file: Path, where: str) -> list[StageDeploy]:
@@ -155,11 +205,11 @@ def _merge(below: Any, above: Any) -> Any:
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
-KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name != "file"))
+KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name not in ("file", "checkpoint")))
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 
 
-def _convert(value: Any, shape: type[T], file: Path, where: str = "") -> T:
+def _convert(value: Any, shape: type[T], file: Path | str, where: str = "") -> T:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -170,7 +220,7 @@ def _convert(value: Any, shape: type[T], file: Path, where: str = "") -> T:
         raise DeployError(f"{file}: {path + ': ' if path else ''}{rule}") from None
 
 
-def _check(config: DeployConfig, pipeline: PipelineConfig, file: Path) -> None:
+def _check(config: DeployConfig, pipeline: PipelineConfig, file: str) -> None:
     """Rules that need the pipeline beside the file."""
     known = {stage.stage_id: stage for stage in pipeline.stages}
     for index, stage in enumerate(config.stages):
@@ -188,15 +238,10 @@ def _check(config: DeployConfig, pipeline: PipelineConfig, file: Path) -> None:
                 f"{file}: connectors.{name}.name: unknown connector '{connector.name}'. Known: {', '.join(CONNECTORS)}"
             )
         _convert(connector.extra, CONNECTORS[connector.name], file, f"connectors.{name}.extra")
-    if not config.async_chunk:
-        for stage_config in pipeline.stages:
-            if stage_config.input_sources and stage_config.full_processor is None:
-                raise DeployError(
-                    f"{file}: async_chunk: false needs a full-payload processor on every edge, and the one into "
-                    f"stage '{stage_config.name}' has none"
-                )
     if config.session_mode == "duplex" and not pipeline.capabilities.native_duplex:
         raise DeployError(f"{file}: session_mode: pipeline '{pipeline.name}' is not natively duplex; use 'turn'")
+    if config.session_mode == "duplex" and not config.async_chunk:
+        raise DeployError(f"{file}: async_chunk: session_mode 'duplex' answers while it listens; it needs true")
 
 
 def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig, where: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from duologue.engine.requests import EngineRequest
+from duologue.engine.stage import Taker
 
 WINDOW = 32
 """Pieces that a stage may be ahead of the slowest taker of its pieces."""
@@ -31,7 +32,8 @@ class Message(msgspec.Struct, gc=False, tag=True, array_like=True):
 class Emitted(Message):
     piece: Any
     at: float
-    """When the stage emitted it; 0 for all but the request's first piece."""
+    """When the stage emitted it; 0 for all but the first piece of the request for its taker."""
+    to: Taker = "all"
 
 
 class Consumed(Message):
@@ -39,6 +41,10 @@ class Consumed(Message):
     """Pieces taken and worked on since the last report."""
     first_accepted: float
     """When the first piece of the request was taken."""
+
+
+class Working(Message):
+    """The stage is at work on the request, with nothing to hand on."""
 
 
 class Done(Message):

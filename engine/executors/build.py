@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from duologue.engine.chunking import HandingOver, HandOver
 from duologue.engine.deploy import DeployError
 from duologue.engine.pipeline import import_stage
 from duologue.engine.stage import Stage
@@ -23,10 +24,13 @@ class StageBuild(msgspec.Struct, frozen=True):
     """Arguments that it gets if it takes them."""
     where: str = "stage"
     """What an error names: file and stage."""
+    hand_over: HandOver | None = None
+    """None: each piece is handed on as it is, at once."""
 
     def __call__(self) -> Stage:
         """Make the stage. Raises :class:`DeployError` for an argument that it does not know."""
-        return import_stage(self.target)(**self.arguments())
+        stage = import_stage(self.target)(**self.arguments())
+        return HandingOver(stage, self.hand_over) if self.hand_over else stage
 
     def arguments(self) -> dict[str, Any]:
         """What the class is called with. Raises :class:`DeployError` as above; imports the class, loads nothing."""

@@ -22,16 +22,19 @@ from collections.abc import Callable
 from typing import Any
 
 from duologue.engine.connectors.pieces import opened
-from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Working
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.requests import EngineRequest, Usage
-from duologue.engine.stage import Stage, StageFinish
+from duologue.engine.stage import Stage, StageFinish, Taker
 
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 3.0
 """How long ``close`` waits for stages to reach their next boundary."""
+
+WORKING_S = 1.0
+"""How often a stage that emits nothing is reported as being at work."""
 
 
 class InlineReplica:
@@ -265,7 +268,8 @@ class Lane:
         self._started = False
         self._taken = 0
         self._first_accepted = 0.0
-        self._first_emitted = 0.0
+        self._first_emitted: set[Taker] = set()
+        self._worked_at = 0.0
         self._waited_s = 0.0
 
     def has_work(self) -> bool:
@@ -274,7 +278,7 @@ class Lane:
 
     # -- StageContext --------------------------------------------------------------------------------------------------
 
-    def emit(self, piece: Any) -> bool:
+    def emit(self, piece: Any, to: Taker = "all") -> bool:
         """See :class:`~duologue.engine.stage.StageContext`."""
         if self.dead:
             return False
@@ -286,10 +290,18 @@ class Lane:
                 return False
         self.emitted += 1
         at = 0.0
-        if not self._first_emitted and not isinstance(piece, Usage | StageFinish):
-            at = self._first_emitted = time.monotonic()
-        self._outbox.put(Emitted(self.request.request_id, piece, at))
+        if to not in self._first_emitted and not isinstance(piece, Usage | StageFinish):
+            self._first_emitted.add(to)
+            at = self._worked_at = time.monotonic()
+        self._outbox.put(Emitted(self.request.request_id, piece, at, to))
         return not self.dead
+
+    def working(self) -> None:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        now = time.monotonic()
+        if now - self._worked_at >= WORKING_S and not self.dead:
+            self._worked_at = now
+            self._outbox.put(Working(self.request.request_id))
 
     @property
     def aborted(self) -> bool:

@@ -3,6 +3,8 @@
 The gateway's end lives on the event loop: the connection's protocol, no thread, no polling. The end of the connection
 is the sign of death. Then every open request of the worker is reported as failed and released at once, its shared
 memory is swept, and a new worker is started after a pause that grows; after ``MAX_RESTARTS`` in a row, none any more.
+A worker that is alive and does not answer (:mod:`duologue.engine.executors.heartbeat`), or whose stage does not release
+an aborted request within ``ABORT_S``, is hung: it is killed, and the rest is the same.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.executors.base import Done, Emitted, Failed, Message, Released
 from duologue.engine.executors.build import StageBuild
+from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.executors.wire import (
@@ -39,6 +42,8 @@ from duologue.engine.executors.wire import (
     Log,
     NotReady,
     Open,
+    Ping,
+    Pong,
     Push,
     Ready,
     Sent,
@@ -55,6 +60,9 @@ LONGEST_PAUSE_S: Final = 10.0
 MAX_RESTARTS: Final = 8
 """Restarts in a row; one that lived for ``HEALTHY_S`` starts the count anew."""
 HEALTHY_S: Final = 60.0
+
+ABORT_S: Final = 30.0
+"""Longer than any stage's own bound for an abort."""
 
 State = Literal["starting", "ready", "restarting", "failed", "closed"]
 
@@ -77,6 +85,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     slots: int = 1
     env: Mapping[str, str | int | float] = {}
     """Added to this process's environment for the worker only."""
+    start_timeout_s: float = 600.0
+    """For loading, and again for warming up."""
 
 
 class ProcessReplica:
@@ -100,6 +110,11 @@ class ProcessReplica:
         self._restarts = 0
         self._ready_at = 0.0
         self._supervisor: asyncio.Task[None] | None = None
+        self._heartbeat = Heartbeat(
+            ask=lambda: self._send(Ping()), hung=self._on_hung, busy=lambda: bool(self._open), stuck=self._is_stuck
+        )
+        self._aborted: dict[str, float] = {}
+        self._end = "died"
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -116,6 +131,7 @@ class ProcessReplica:
     async def close(self) -> bool:
         """End the worker: by itself within the stage's bound, else by force. False: by force."""
         was_ready, self.state = self.state == "ready", "closed"
+        self._heartbeat.stop()
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -139,6 +155,7 @@ class ProcessReplica:
     def open(self, request: EngineRequest) -> None:
         """See :class:`~duologue.engine.executors.base.Replica`. Without a worker the request is failed at once."""
         self._open[request.request_id] = request
+        self._heartbeat.work()
         if not self.live:
             self._fail(request.request_id, f"Stage '{self.stage}' has no running worker.")
             return
@@ -172,7 +189,9 @@ class ProcessReplica:
 
     def abort(self, request_id: str) -> None:
         """See :class:`~duologue.engine.executors.base.Replica`."""
-        self._tell(request_id, Abort(request_id))
+        if request_id in self._open:
+            self._aborted.setdefault(request_id, time.monotonic())
+            self._send(Abort(request_id))
 
     async def messages(self) -> list[Message]:
         """See :class:`~duologue.engine.executors.base.Replica`."""
@@ -189,7 +208,7 @@ class ProcessReplica:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _tell(self, request_id: str, message: EndInput | Grant | Abort) -> None:
+    def _tell(self, request_id: str, message: EndInput | Grant) -> None:
         if request_id in self._open:
             self._send(message)
 
@@ -242,21 +261,40 @@ class ProcessReplica:
         if self._channel is None:
             raise self._died()
         self._channel.send([message])
-        await self._answer
+        try:
+            async with asyncio.timeout(self._spec.start_timeout_s):
+                await self._answer
+        except TimeoutError as error:
+            limit = f"{self._spec.start_timeout_s:g} s (stage_init_timeout_s)"
+            raise WorkerError(f"Stage '{self.stage}': its worker process was not ready within {limit}.") from error
 
     def _is_ready(self) -> None:
-        self.state, self._ready_at = "ready", time.monotonic()
+        self.state, self._ready_at, self._end = "ready", time.monotonic(), "died"
+        self._heartbeat.start()
+
+    def _is_stuck(self) -> bool:
+        oldest = next(iter(self._aborted.values()), None)
+        return oldest is not None and time.monotonic() - oldest > ABORT_S
+
+    def _on_hung(self) -> None:
+        logger.error("Stage '%s': worker %d is alive but does not answer; it is killed.", self.stage, self._worker)
+        self._end = "hung and was killed"
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)  # the rest follows from the end of the connection
 
     def _died(self) -> WorkerError:
         return WorkerError(f"Stage '{self.stage}': its worker process ended.")
 
     def _on_messages(self, messages: list[Up]) -> None:
+        self._heartbeat.heard()
         for message in messages:
             match message:
                 case Sent():
                     self._reports.append(self._emitted(message))
                 case Ready() | NotReady():
                     self._on_answer(message)
+                case Pong():
+                    pass
                 case Log():
                     logging.getLogger(message.name).log(message.level, "%s", message.text)
                 case _:
@@ -271,7 +309,7 @@ class ProcessReplica:
         """A small piece is read here, a large one stays in its segment for the taker."""
         parcel = self._connector.receive(message.piece)
         piece = parcel.open() if parcel.in_memory else parcel
-        return Emitted(message.request_id, piece, message.at)
+        return Emitted(message.request_id, piece, message.at, message.to)
 
     def _on_answer(self, message: Ready | NotReady) -> None:
         if self._answer is not None and not self._answer.done():
@@ -283,6 +321,7 @@ class ProcessReplica:
     def _forget(self, request_id: str) -> None:
         self._open.pop(request_id, None)
         self._done.discard(request_id)
+        self._aborted.pop(request_id, None)
 
     def _fail(self, request_id: str, sentence: str) -> None:
         if request_id not in self._done:
@@ -294,6 +333,7 @@ class ProcessReplica:
     def _on_lost(self) -> None:
         """The worker is gone: report it, and start another if it was at work."""
         self._channel = None
+        self._heartbeat.stop()
         self._lost.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._died())
@@ -301,7 +341,7 @@ class ProcessReplica:
         if was_ready:
             self.state = "restarting"
         for request_id in list(self._open):
-            self._fail(request_id, f"Stage '{self.stage}' failed: its worker process died.")
+            self._fail(request_id, f"Stage '{self.stage}' failed: its worker process {self._end}.")
         if was_ready:
             self._supervisor = asyncio.create_task(self._restart(), name=f"restart {self.stage} {self.index}")
 

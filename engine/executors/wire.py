@@ -14,8 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from duologue.engine.connectors.shared_memory import Packed
-from duologue.engine.executors.base import Consumed, Done, Failed, Released
+from duologue.engine.executors.base import Consumed, Done, Failed, Released, Working
 from duologue.engine.executors.build import StageBuild
+from duologue.engine.stage import Taker
 
 _LENGTH: Final = struct.Struct("<I")
 
@@ -70,11 +71,15 @@ class Abort(Wire):
     request_id: str
 
 
+class Ping(Wire):
+    """To be answered with :class:`Pong`."""
+
+
 class Close(Wire):
     pass
 
 
-Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | Close
+Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | Ping | Close
 
 # -- to the gateway ----------------------------------------------------------------------------------------------------
 
@@ -91,12 +96,17 @@ class NotReady(Wire):
     error: str
 
 
+class Pong(Wire):
+    """The worker's event loop is alive."""
+
+
 class Sent(Wire):
     """``Emitted``, packed."""
 
     request_id: str
     piece: Packed
     at: float
+    to: Taker = "all"
 
 
 class Log(Wire):
@@ -107,7 +117,7 @@ class Log(Wire):
     text: str
 
 
-Up = Ready | NotReady | Sent | Log | Consumed | Done | Failed | Released
+Up = Ready | NotReady | Pong | Sent | Log | Consumed | Working | Done | Failed | Released
 
 M = TypeVar("M")
 

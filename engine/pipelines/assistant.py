@@ -47,6 +47,7 @@ ASSISTANT: Final = register_pipeline(
                 model="smollm2-135m-instruct",
                 execution_type=ExecutionType.LLM_AR,
                 accepts=(Converse,),
+                full_processor="duologue.engine.chunking:join_text",
                 max_num_seqs=8,
                 owns_tokenizer=True,
                 final_output=True,

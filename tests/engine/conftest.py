@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from duologue.engine.chunking import HandingOver, HandOver
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
@@ -94,13 +96,24 @@ class Scripted(Stage):
 
 
 class Rig:
-    """An orchestrator over scripted stages."""
+    """An orchestrator over scripted stages. ``hand_over``: by stage id, how its pieces reach the next stage."""
 
-    def __init__(self, config: PipelineConfig, stages: dict[int, Scripted], output_limit: int) -> None:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        stages: dict[int, Scripted],
+        output_limit: int,
+        hand_over: dict[int, HandOver] | None = None,
+    ) -> None:
         self.config = config
         self.stages = stages
+
+        def build(stage_id: int) -> Stage:
+            plan = (hand_over or {}).get(stage_id)
+            return HandingOver(stages[stage_id], plan) if plan else stages[stage_id]
+
         self.replicas = {
-            s.stage_id: [InlineReplica(s.name, lambda i=s.stage_id: stages[i], s.max_num_seqs)] for s in config.stages
+            s.stage_id: [InlineReplica(s.name, partial(build, s.stage_id), s.max_num_seqs)] for s in config.stages
         }
         self.orchestrator = Orchestrator(config, self.replicas, output_limit)
         self._ids = (f"request-{n}" for n in itertools.count())
@@ -175,11 +188,12 @@ async def rig_of(no_thread_left: None) -> AsyncIterator[Callable[..., Any]]:
         config: PipelineConfig | None = None,
         by_id: dict[int, Scripted] | None = None,
         output_limit: int = 1_000_000,
+        hand_over: dict[int, HandOver] | None = None,
         **sizes: int,
     ) -> Rig:
         if config is None or by_id is None:
             config, by_id = chain(*stages, **sizes)
-        rig = Rig(config, by_id, output_limit)
+        rig = Rig(config, by_id, output_limit, hand_over)
         await rig.start()
         rigs.append(rig)
         return rig

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from duologue.engine import pipeline as pipelines
-from duologue.engine.deploy import DEFAULT_FILE, DeployConfig, DeployError, StageDeploy, load_deploy
+from duologue.engine.deploy import (
+    DEFAULT_FILE,
+    DeployConfig,
+    DeployError,
+    Overrides,
+    StageDeploy,
+    load_deploy,
+    parse_stage_overrides,
+)
 from duologue.engine.deploy.load import FOLDER
 from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, get_pipeline, register_pipeline
 from duologue.engine.requests import Converse, Speak
@@ -33,6 +41,13 @@ def small_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
                 StageConfig(1, "talker", "x", input_sources=(0,), accepts=(Speak,)),
             ),
             Capabilities(audio_out=True),
+        )
+    )
+    register_pipeline(
+        PipelineConfig(
+            "duplex",
+            (StageConfig(0, "model", "x", accepts=(Converse,), final_output=True, final_output_type="text"),),
+            Capabilities(native_duplex=True),
         )
     )
 
@@ -134,6 +149,11 @@ platforms:
         ("pipeline: small\nstages: [{stage_id: 0, gpus: 1}]", "stages[0]: ", "unknown key 'gpus'"),
         ("pipeline: small\nstages: [{}]", "stages[0]: ", "Object missing required field `stage_id`"),
         ("pipeline: small\nstages: [{stage_id: 0, replicas: 0}]", "stages[0].replicas: ", "Expected `int` >= 1"),
+        (
+            "pipeline: small\nstages: [{stage_id: 0, replica_policy: random}]",
+            "stages[0].replica_policy: ",
+            "Invalid enum value 'random'",
+        ),
         ("pipeline: small\nstages: [{stage_id: 5}]", "stages[0].stage_id: ", "has no stage 5; it has 0 (thinker)"),
         ("pipeline: small\nstages: [{stage_id: 0}, {stage_id: 0}]", "stages[1].stage_id: ", "stage 0 has two entries"),
         ("pipeline: small\nstages: {stage_id: 0}", "stages: ", "Expected `array`, got `object`"),
@@ -179,7 +199,11 @@ platforms:
         ("platforms: {rocm: {stages: [{stage_id: a}]}}", "platforms.rocm.stages[0].stage_id: ", "Expected `int`"),
         ("session_mode: both", "session_mode: ", "Invalid enum value 'both'"),
         ("session_mode: duplex", "session_mode: ", "pipeline 'assistant' is not natively duplex"),
-        ("pipeline: small\nasync_chunk: false", "async_chunk: ", "into stage 'talker' has none"),
+        (
+            "pipeline: duplex\nsession_mode: duplex\nasync_chunk: false",
+            "async_chunk: ",
+            "session_mode 'duplex' answers while it listens; it needs true",
+        ),
         ("duplex_session: {max_sessions: 0}", "duplex_session.max_sessions: ", "Expected `int` >= 1"),
         ("limits: {max_turn_s: long}", "limits[...]: ", "Expected `float`, got `str`"),
         ("aliases: {robots: {}}", "aliases: ", "unknown key 'robots'"),
@@ -227,3 +251,72 @@ def test_values_of_env_appear_in_no_message_and_no_repr(write: Callable[..., Pat
             load_deploy(write(bad))
         assert "s3cr3t" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+# -- the command line over the file ------------------------------------------------------------------------------------
+
+
+def test_overrides_lie_over_file_base_and_platform(write: Callable[..., Path]) -> None:
+    file = write(
+        "pipeline: small\nasync_chunk: false\n"
+        "stages: [{stage_id: 0, max_num_seqs: 32, engine_args: {a: 1, deep: {x: 1}}, env: {K: v}}]\n"
+        "platforms: {cpu: {stages: [{stage_id: 0, max_num_seqs: 16}, {stage_id: 1, replicas: 2}]}}\n"
+    )
+    text = '{"thinker": {"max_num_seqs": 8, "engine_args": {"deep": {"y": 2}}}, "1": {"executor": "process"}}'
+    config = load_deploy(file, "cpu", Overrides(stages=parse_stage_overrides(text)))
+    assert config.stage(0) == StageDeploy(
+        stage_id=0, max_num_seqs=8, engine_args={"a": 1, "deep": {"x": 1, "y": 2}}, env={"K": "v"}
+    )
+    assert (config.stage(1).executor, config.stage(1).replicas) == ("process", 2)
+
+
+def test_async_chunk_is_the_file_s_unless_set(write: Callable[..., Path]) -> None:
+    for given in (True, False):
+        file = write(f"pipeline: small\nasync_chunk: {str(given).lower()}\n")
+        assert load_deploy(file).async_chunk is given
+        assert load_deploy(file, overrides=Overrides(async_chunk=not given)).async_chunk is not given
+    assert load_deploy().async_chunk
+
+
+def test_stage_overrides_come_from_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "over.json").write_text('{"talker": {"replicas": 2}}')
+    assert parse_stage_overrides(str(tmp_path / "over.json")) == {"talker": {"replicas": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("{", ": not valid JSON (Expecting property name enclosed in double quotes at line 1, column 2)"),
+        ("[1]", ": expected an object of stages by id or name"),
+        (
+            "nowhere.json",
+            " nowhere.json: neither a JSON object nor a file that can be read (No such file or directory)",
+        ),
+        ('{"0": 3}', ": 0: expected an object of keys"),
+        ('{"0": {"stage_id": 1}}', ": 0.stage_id: the stage is named by its key"),
+        ('{"0": {}, "0": {}}', ": key '0' is given twice"),
+        ('{"9": {}}', ": 9: pipeline 'small' has no such stage; it has 0 (thinker), 1 (talker)"),
+        ('{"0": {}, "thinker": {}}', ": thinker: stage 0 is given by id and by name"),
+        ('{"talker": {"gpus": 1}}', ": talker: unknown key 'gpus'"),
+        ('{"talker": {"replicas": 0}}', ": talker.replicas: Expected `int` >= 1"),
+    ],
+)
+def test_a_wrong_override_names_the_option_and_its_path(write: Callable[..., Path], text: str, rule: str) -> None:
+    with pytest.raises(DeployError) as caught:
+        load_deploy(write("pipeline: small"), overrides=Overrides(stages=parse_stage_overrides(text)))
+    assert str(caught.value).startswith(f"--stage-overrides{rule}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rule_that_an_override_breaks_with_the_file_names_both(write: Callable[..., Path]) -> None:
+    file = write("pipeline: small\nstages: [{stage_id: 1, devices: [0]}]")
+    with pytest.raises(DeployError) as caught:
+        load_deploy(file, overrides=Overrides(stages={"talker": {"tensor_parallel_size": 2}}))
+    assert str(caught.value).startswith(f"{file} with --stage-overrides: stages[0].devices: stage 'talker' names 1")
+
+
+def test_a_secret_in_an_override_appears_in_no_message(write: Callable[..., Path]) -> None:
+    for text in ('{"0": {"env": {"TOKEN": "s3cr3t"}, "gpus": 1}}', '{"0": {"env": {"TOKEN": ["s3cr3t"]}}}', '{"s3cr3t'):
+        with pytest.raises(DeployError) as caught:
+            load_deploy(write("pipeline: small"), overrides=Overrides(stages=parse_stage_overrides(text)))
+        assert "s3cr3t" not in str(caught.value)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scripted_stages import PIPELINE, SOURCE, TARGETS, ask, block
 
+from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
@@ -34,13 +35,19 @@ EXECUTORS = {
 class Rig:
     """The scripted pipeline, its stages placed as asked."""
 
-    def __init__(self, placement: tuple[str, ...], folder: Path, output_limit: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        placement: tuple[str, ...],
+        folder: Path,
+        output_limit: int = 1_000_000,
+        hand_over: HandOver | None = None,
+    ) -> None:
         self.folder = folder
         self.segments = Segments(folder=folder)
         connector = SharedMemoryConnector(PieceTypes(SOURCE.emits), self.segments)
         self.replicas: dict[int, list[Replica]] = {}
         for config, executor in zip(PIPELINE.stages, placement, strict=True):
-            build = StageBuild(TARGETS[config.stage_id])
+            build = StageBuild(TARGETS[config.stage_id], hand_over=None if config.stage_id else hand_over)
             self.replicas[config.stage_id] = [
                 ProcessReplica(config.name, WorkerSpec(build, config.max_num_seqs), connector)
                 if executor == "process"
@@ -169,14 +176,30 @@ async def test_the_trace_has_its_first_events_in_order(rig: Rig) -> None:
 async def rig_of(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     rigs: list[Rig] = []
 
-    async def make(executor: str) -> Rig:
-        rigs.append(Rig(EXECUTORS[executor], tmp_path))
+    async def make(executor: str, hand_over: HandOver | None = None) -> Rig:
+        rigs.append(Rig(EXECUTORS[executor], tmp_path, hand_over=hand_over))
         await rigs[-1].start()
         return rigs[-1]
 
     yield make
     for rig in rigs:
         await rig.close()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+async def test_a_whole_output_is_the_same_and_frees_its_segments(rig_of: Callable[..., Any], executor: str) -> None:
+    rig = await rig_of(executor, HandOver(True))
+    for size in (7, 50_000):
+        answer = await rig.text(f"blocks {2 * WINDOW} {size}")
+        assert answer.split() == [f"{n}:{size / 2:g}:15" for n in range(2 * WINDOW)]
+    deltas = await rig.read(rig.open("usage"))
+    assert (text_of(deltas), deltas[-1].reason) == ("short", "length")
+    stream = rig.open("endless")
+    stream.abort()
+    assert (await rig.read(stream))[-1].reason == "aborted"
+    await rig.released()
+    chunked = await rig_of(executor, HandOver(False, "scripted_stages:five_with_two_before"))
+    assert await chunked.text("numbers 7") == "[]0 1 2 3 4 [4 ]5 6 "
 
 
 async def test_an_undeclared_piece_fails_the_request_by_its_type(rig_of: Callable[..., Any]) -> None:

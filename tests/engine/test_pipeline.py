@@ -15,7 +15,7 @@ from duologue.engine.pipeline import (
     PipelineError,
     StageConfig,
     get_pipeline,
-    pipeline_for_model_type,
+    pipeline_for_checkpoint,
     register_pipeline,
     register_stage,
     stage_class,
@@ -117,7 +117,7 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_registration_by_name_and_model_type() -> None:
     made = register_pipeline(PipelineConfig("mine", (ENTRY,), model_types=("my_model",)))
     assert get_pipeline("mine") is made
-    assert pipeline_for_model_type("my_model") is made
+    assert pipeline_for_checkpoint("my_model") is made
     assert register_pipeline(made) is made
     with pytest.raises(PipelineError, match="'mine' is already registered"):
         register_pipeline(PipelineConfig("mine", (ENTRY,)))
@@ -125,8 +125,18 @@ def test_registration_by_name_and_model_type() -> None:
         register_pipeline(PipelineConfig("other", (ENTRY,), model_types=("my_model",)))
     with pytest.raises(PipelineError, match=r"Unknown pipeline 'nope'\. Known: .*mine"):
         get_pipeline("nope")
-    with pytest.raises(PipelineError, match=r"No pipeline runs model type 'nope'\. Known types: .*my_model"):
-        pipeline_for_model_type("nope")
+    with pytest.raises(PipelineError, match=r"no pipeline runs .* \('Nope', 'nope'\)\. Known: .*my_model"):
+        pipeline_for_checkpoint("nope", ["Nope"])
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_an_architecture_goes_before_a_model_type() -> None:
+    whole = register_pipeline(PipelineConfig("whole", (ENTRY,), model_types=("omni",)))
+    part = register_pipeline(PipelineConfig("part", (ENTRY,), architectures=("OmniThinker",)))
+    assert pipeline_for_checkpoint("omni", ["OmniModel"]) is whole
+    assert pipeline_for_checkpoint("omni", ["OmniThinker"]) is part
+    with pytest.raises(PipelineError, match="architecture 'OmniThinker' already belongs to 'part'"):
+        register_pipeline(PipelineConfig("other", (ENTRY,), architectures=("OmniThinker",)))
 
 
 @pytest.mark.usefixtures("clean_registry")

@@ -23,8 +23,9 @@ from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.executors import process
+from duologue.engine.executors import heartbeat, process
 from duologue.engine.executors.process import ProcessReplica, WorkerError
+from duologue.engine.executors.wire import Ping
 from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
 from duologue.engine.requests import EngineRequest, TextDelta
 from duologue.engine.stream import Stream
@@ -144,6 +145,98 @@ async def test_a_worker_killed_behind_its_source_leaves_no_segment(
     await restarted(replica(engine, 1))
     assert await say(engine, "blocks 2 50000") == "0:25000:15 1:25000:15 "
     assert os.listdir(shared_memory) == []
+
+
+def beat_fast(monkeypatch: pytest.MonkeyPatch, busy_s: float, idle_s: float = 1000.0) -> None:
+    monkeypatch.setattr(heartbeat, "BUSY_PERIOD_S", busy_s)
+    monkeypatch.setattr(heartbeat, "IDLE_PERIOD_S", idle_s)
+
+
+async def test_a_worker_that_does_not_answer_is_killed_and_replaced(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    beat_fast(monkeypatch, 0.05)
+    pid = replica(engine).pid
+    assert pid is not None
+    stream = open_(engine, "endless")
+    await asyncio.wait_for(anext(stream), TIMEOUT_S)
+    os.kill(pid, signal.SIGSTOP)
+    last = (await read(stream))[-1]
+    assert (last.reason, last.error) == (
+        "failed",
+        "Stage 'source' failed: its worker process hung and was killed.",
+    )
+    assert engine.health().stages["source"] == "restarting"
+    await restarted(replica(engine))
+    assert int(await say(engine, "pid")) == replica(engine).pid != pid
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_worker_that_hangs_without_work_is_found_too(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat_fast(monkeypatch, 0.05, 0.1)
+    engine = await engine_of(ONE_PROCESS)
+    worker = replica(engine)
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    await asyncio.wait_for(worker._lost.wait(), TIMEOUT_S)
+    await restarted(worker)
+    assert engine.health().ready
+
+
+async def test_a_stage_at_work_on_one_long_step_is_not_hung(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    beat_fast(monkeypatch, 0.05)
+    worker = replica(engine)
+    pid, fifo = worker.pid, tmp_path / "fifo"
+    os.mkfifo(fifo)
+    asked, enough = 0, asyncio.Event()
+    send = worker._send
+
+    def count(message: Any) -> None:
+        nonlocal asked
+        send(message)
+        asked += isinstance(message, Ping)
+        if asked == 3 * heartbeat.MISSED:
+            enough.set()
+
+    monkeypatch.setattr(worker, "_send", count)
+    stream = open_(engine, f"hold {fifo}")
+    await asyncio.wait_for(enough.wait(), TIMEOUT_S)
+    fifo.open("w").close()
+    assert (await read(stream))[0] == TextDelta(text="held")
+    assert worker.pid == pid
+
+
+async def test_a_stage_that_never_releases_an_aborted_request_is_hung(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = await engine_of(ONE_PROCESS)
+    beat_fast(monkeypatch, 0.05)
+    monkeypatch.setattr(process, "ABORT_S", 0.2)
+    os.mkfifo(tmp_path / "fifo")
+    other = open_(engine, "endless", "other")
+    stuck = open_(engine, f"hold {tmp_path / 'fifo'}", "stuck")
+    await asyncio.wait_for(anext(other), TIMEOUT_S)
+    stuck.abort()
+    assert (await read(other))[-1].error == "Stage 'source' failed: its worker process hung and was killed."
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await restarted(replica(engine))
+    assert await say(engine, "numbers 2") == "0 1 "
+
+
+async def test_a_worker_that_is_not_ready_in_time_fails_the_start(
+    engine_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(WorkerError, match=r"'source': .* not ready within 0\.2 s \(stage_init_timeout_s\)"):
+        await engine_of(
+            f"stage_init_timeout_s: 0.2\nstages: [{{stage_id: 0, executor: process, engine_args: {{broken: {fifo}}}}}]"
+        )
 
 
 async def test_a_stage_that_kills_its_process_fails_only_what_was_there(engine_of: Callable[..., Any]) -> None:

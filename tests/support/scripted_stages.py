@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duologue.engine.chunking import Made
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import AudioDelta, ChatMessage, Converse, Speak, TextDelta, Usage
 from duologue.engine.stage import Stage, StageFinish
@@ -42,7 +43,7 @@ class Source(Stage):
     """Takes a request, emits text, or blocks of ``size`` values.
 
     ``numbers N``, ``blocks N SIZE``, ``endless``, ``endless-blocks``, ``usage``, ``fail TEXT``, ``die``,
-    ``undeclared``, ``environment NAME``, ``counts`` (starts and releases before this one), ``pid``.
+    ``undeclared``, ``hold FIFO``, ``environment NAME``, ``counts`` (starts and releases before this one), ``pid``.
     """
 
     def __init__(self, broken: str = "", greeting: str = "") -> None:
@@ -56,6 +57,8 @@ class Source(Stage):
             raise FileNotFoundError("weights.bin is missing")
         if self._broken == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._broken.endswith("fifo"):
+            os.close(os.open(self._broken, os.O_RDONLY))
 
     def start(self, request: Any) -> tuple[int, int]:
         with self._lock:
@@ -100,6 +103,9 @@ class Source(Stage):
                 context.emit(TextDelta(text=self._greeting))
             case ["undeclared"]:
                 context.emit(Undeclared(1))
+            case ["hold", path]:
+                os.close(os.open(path, os.O_RDONLY))  # until somebody opens the other end
+                context.emit(TextDelta(text="held"))
             case ["fail", text]:
                 raise RuntimeError(text)
             case ["die"]:
@@ -155,3 +161,18 @@ PIPELINE = PipelineConfig(
     ),
 )
 TARGETS = {0: f"{HERE}:Source", 1: f"{HERE}:Sum", 2: f"{HERE}:Hum"}
+
+
+def five_with_two_before(made: Made, finished: bool) -> TextDelta | None:
+    """A chunk processor: five pieces, after the last two of the chunk before in brackets."""
+    if not made.waiting or (len(made.waiting) < 5 and not finished):
+        return None
+    taken, made.waiting[:] = made.waiting[:5] if not finished else list(made.waiting), made.waiting[5:]
+    text = "".join(piece.text for piece in taken)
+    before, made.context = made.context or "", text[-2:]
+    return TextDelta(text=f"[{before}]{text}")
+
+
+def broken(pieces: Any) -> Any:
+    """A full processor that does not work."""
+    raise RuntimeError("no")
