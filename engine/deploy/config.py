@@ -79,8 +79,8 @@ class Resources(Shape, frozen=True):
 class Autoscale(Shape, frozen=True):
     """Bounds of the number of replicas, and what moves it."""
 
-    min_replicas: Count = 1
     max_replicas: Count
+    min_replicas: Count = 1
     target_queue_depth: Annotated[float, msgspec.Meta(gt=0)] = 2.0
     """Requests open for each replica that it is kept to."""
     cooldown_s: Seconds = 30.0

@@ -256,7 +256,9 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
             "pip install 'duologue[ray]'"
         )
     if stage.resources is not None and stage.executor != "ray":
-        raise DeployError(f"{where}.resources: stage '{declared.name}' does not run in executor 'ray', which they are for")
+        raise DeployError(
+            f"{where}.resources: stage '{declared.name}' does not run in executor 'ray', which they are for"
+        )
     if scale := stage.autoscale:
         if stage.replicas is not None:
             raise DeployError(f"{where}.replicas: stage '{declared.name}' has 'autoscale', which sets their number")
@@ -301,5 +303,7 @@ def _check_ends(source: StageDeploy, target: StageDeploy, connector: str, pipeli
     named = " and ".join(
         f"'{pipeline.stage(s.stage_id).name}' (executor {s.executor or 'inline'})" for s in (source, target)
     )
-    raise DeployError(f"{path}: a RayConnector is for edges with a stage in executor 'ray', and no other is; "
-                      f"{connector} between {named}")
+    raise DeployError(
+        f"{path}: a RayConnector is for edges with a stage in executor 'ray', and no other is; "
+        f"{connector} between {named}"
+    )

@@ -18,23 +18,8 @@ from duologue.engine.connectors.ray_store import RayConnector
 from duologue.engine.executors.base import Emitted
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.outbox import Outbox
-from duologue.engine.executors.ray_wire import (
-    Abort,
-    Beat,
-    Down,
-    EndInput,
-    Frame,
-    Grant,
-    InOrder,
-    Log,
-    NotReady,
-    Open,
-    Push,
-    Sent,
-    down_decoder,
-    encoder,
-    launch_decoder,
-)
+from duologue.engine.executors.ray_wire import Beat, Down, Frame, InOrder, down_decoder, encoder, launch_decoder
+from duologue.engine.executors.wire import Abort, EndInput, Grant, Log, NotReady, Open, Push, Sent
 from duologue.engine.executors.worker import PackingStage
 from duologue.engine.stage import Stage
 from duologue.engine.stream import OUTPUT_DELTAS
@@ -53,7 +38,7 @@ class StageActor:
 
     async def where(self) -> tuple[str, int]:
         """The address of the node, and the process id. Answers once the actor has its place."""
-        return ray.util.get_node_ip_address(), os.getpid()
+        return str(ray.util.get_node_ip_address()), os.getpid()  # type: ignore[no-untyped-call]
 
     async def load(self, launch: bytes) -> bytes:
         """Make the stage and read its weights. Returns a ``NotReady`` or None, encoded."""
@@ -97,10 +82,11 @@ class StageActor:
             case Open():
                 replica.open(connector.receive(message.request, refs).open())
                 replica.outbox.put(Beat())  # type: ignore[arg-type]  # ends a wait that knows of no open request
-            case Push(piece=None):
-                replica.push_payload(message.request_id)
             case Push():
-                replica.push(message.request_id, connector.receive(message.piece, refs))
+                if message.piece is None:
+                    replica.push_payload(message.request_id)
+                else:
+                    replica.push(message.request_id, connector.receive(message.piece, refs))
             case EndInput():
                 replica.end_input(message.request_id)
             case Grant():
@@ -129,7 +115,8 @@ class StageActor:
         if type(message) is not Emitted:
             return message
         assert self._connector is not None
-        return Sent(message.request_id, self._connector.send(self._connector.pack(message.piece), refs), message.at)
+        packed = self._connector.send(self._connector.pack(message.piece), refs)
+        return Sent(message.request_id, packed, message.at, message.to)
 
     async def close(self) -> bool:
         """Abort everything and close the stage. False: it did not stop in time."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from duologue.engine.executors.base import Consumed, Done, Failed, Released
+from duologue.engine.executors.base import Consumed, Done, Failed, Released, Working
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.wire import Abort, EndInput, Grant, Log, NotReady, Open, Push, Sent, Wire
 
@@ -39,12 +39,12 @@ class Beat(Wire):
 
 
 Down = Open | Push | EndInput | Grant | Abort
-Up = Sent | Log | Beat | Consumed | Done | Failed | Released
-Started = NotReady | None
+Up = Sent | Log | Beat | Consumed | Working | Done | Failed | Released
 
-down_decoder: Final = msgspec.msgpack.Decoder(list[Down])
-up_decoder: Final = msgspec.msgpack.Decoder(list[Up])
+down_decoder: Final[msgspec.msgpack.Decoder[list[Down]]] = msgspec.msgpack.Decoder(list[Down])
+up_decoder: Final[msgspec.msgpack.Decoder[list[Up]]] = msgspec.msgpack.Decoder(list[Up])
 launch_decoder: Final = msgspec.msgpack.Decoder(RayLaunch)
+started_decoder: Final[msgspec.msgpack.Decoder[NotReady | None]] = msgspec.msgpack.Decoder(NotReady | None)
 encoder: Final = msgspec.msgpack.Encoder()
 
 
