@@ -43,6 +43,10 @@ class Capabilities:
     audio_out: bool = False
     video_out: bool = False
     tools: bool = False
+    image_in: bool = False
+    """Pictures in a user's message (:class:`~duologue.engine.requests.ImagePart`)."""
+    transcript_logprobs: bool = False
+    """The recogniser gives the log-probabilities of its tokens."""
     native_duplex: bool = False
 
 

@@ -6,7 +6,8 @@ imports no inference library, so that the session core may use it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -30,15 +31,45 @@ class ToolCall(Frozen, frozen=True):
     """A JSON object as text, as the model wrote it."""
 
 
+class ImagePart(Frozen, frozen=True):
+    """A picture that the user shows, encoded as it came."""
+
+    data: bytes
+    media_type: Literal["image/png", "image/jpeg"]
+    detail: Literal["auto", "low", "high"] = "auto"
+    """How closely the model is to look, for those that can tell the difference."""
+
+
 class ChatMessage(Frozen, frozen=True):
     """One message of the conversation as a language model is shown it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
+    """All its words."""
+    parts: tuple[str | ImagePart, ...] = ()
+    """Of a user's message that holds pictures: words and pictures in their order; ``text`` is then the words alone,
+    joined by spaces. Empty: ``text`` is all there is. See :meth:`of_parts` and :attr:`content`."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Of an assistant's message; each is followed by a message of role ``tool`` with its result."""
     tool_call_id: str | None = None
     """Of a message of role ``tool``: the call of which ``text`` is the result."""
+
+    @classmethod
+    def of_parts(cls, role: Literal["system", "user", "assistant", "tool"], parts: Iterable[str | ImagePart]) -> Self:
+        """A message of words and pictures in this order."""
+        parts = tuple(part for part in parts if part != "")
+        text = " ".join(part for part in parts if isinstance(part, str))
+        return cls(role=role, text=text, parts=parts if any(isinstance(p, ImagePart) for p in parts) else ())
+
+    @property
+    def content(self) -> tuple[str | ImagePart, ...]:
+        """Words and pictures in their order; no empty words."""
+        return self.parts or ((self.text,) if self.text else ())
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """The pictures alone."""
+        return tuple(part for part in self.parts if isinstance(part, ImagePart))
 
 
 class Tool(Frozen, frozen=True):
@@ -68,6 +99,8 @@ class Transcribe(Frozen, frozen=True, tag="transcribe"):
     sample_rate: int
     language: str | None = None
     prompt: str | None = None
+    logprobs: bool = False
+    """Whether the words are to come with the log-probabilities of their tokens."""
 
 
 class Converse(Frozen, frozen=True, tag="converse"):
@@ -125,6 +158,10 @@ class Usage(Frozen, frozen=True):
     audio_output_tokens: int = 0
     """Part of ``output_tokens``."""
 
+    def since(self, earlier: Usage) -> Usage:
+        """What came on top of ``earlier``."""
+        return Usage(**{name: getattr(self, name) - getattr(earlier, name) for name in self.__struct_fields__})
+
 
 class WordSpan(Frozen, frozen=True):
     """Where a word of the response's text lies in the response's audio."""
@@ -136,10 +173,24 @@ class WordSpan(Frozen, frozen=True):
     """First sample after the word's sound, counted from the response's first sample at ``OUTPUT_SAMPLE_RATE``."""
 
 
+class TokenLogprob(Frozen, frozen=True):
+    """A token of a transcript, and how sure the recogniser was of it."""
+
+    token: str
+    logprob: float
+    """Natural logarithm of the token's probability, given those before it."""
+    bytes: bytes
+    """The token in UTF-8; a character may be spread over several tokens, whose ``token`` is then no text."""
+
+
 class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     """Recognised words, to be appended to those before."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens that ``text`` is made of, where they were asked for and are known."""
+    language: str | None = None
+    """ISO 639-1 code of what was spoken; None: the recogniser does not say."""
 
 
 class TextDelta(Frozen, frozen=True, tag="text"):

@@ -123,6 +123,11 @@ class Stream:
         self._owner.end_input()
 
     @property
+    def usage(self) -> Usage:
+        """Tokens used so far, as the stages have reported them."""
+        return self._usage
+
+    @property
     def pending_bytes(self) -> int:
         """Size of what the reader has not taken yet."""
         return self._bytes
@@ -226,4 +231,7 @@ class _Merged:
                 words += part.words
             return AudioDelta(pcm=b"".join(part.pcm for part in self._parts), words=tuple(words))
         text = "".join(part.text for part in self._parts)
-        return TextDelta(text=text) if self.kind is TextDelta else TranscriptDelta(text=text)
+        if self.kind is TextDelta:
+            return TextDelta(text=text)
+        logprobs = tuple(logprob for part in self._parts for logprob in part.logprobs)
+        return TranscriptDelta(text=text, logprobs=logprobs, language=self._parts[-1].language)

@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
+from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
+from duologue.realtime.cors import CallCors
+from duologue.realtime.endpoint import realtime_endpoint
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
 from duologue.realtime.secret_routes import create_client_secret, create_session, create_transcription_session
-from duologue.realtime.websocket import realtime_endpoint
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -37,9 +39,24 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"]),
             Route("/v1/realtime/sessions", create_session, methods=["POST"]),
             Route("/v1/realtime/transcription_sessions", create_transcription_session, methods=["POST"]),
+            Route("/v1/realtime/calls", create_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/accept", accept_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/reject", reject_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/hangup", hang_up_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/refer", refer_call, methods=["POST"]),
+            Route("/v1/realtime", create_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
         ],
-        middleware=[Middleware(KeyMiddleware, keys=keys, secrets=gateway.secrets, open_paths=OPEN_PATHS)],
+        middleware=[
+            Middleware(CallCors),
+            Middleware(
+                KeyMiddleware,
+                keys=keys,
+                secrets=gateway.secrets,
+                resumables=gateway.resumables,
+                open_paths=OPEN_PATHS,
+            ),
+        ],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.state.gateway = gateway

@@ -15,12 +15,13 @@ from starlette.websockets import WebSocket
 
 from duologue.realtime.client_secrets import PREFIX, ClientSecrets
 from duologue.realtime.http_errors import error_response
+from duologue.realtime.resume import Resumables
 
 SUBPROTOCOL = "realtime"
 """The subprotocol that is selected when a client offers it."""
 
-SECRET_PATHS = ("/v1/realtime",)
-"""Paths that a client secret opens; minting another is not among them."""
+SECRET_PATHS = ("/v1/realtime", "/v1/realtime/calls")
+"""Paths that a client secret opens; minting another is not among them, nor is joining somebody's call."""
 
 SCOPE_SECRET = "duologue.client_secret"
 """Where in a connection's scope the client secret stands that it came with."""
@@ -64,10 +65,18 @@ def offered_keys(connection: HTTPConnection) -> list[str]:
 class KeyMiddleware:
     """Answers 401 to a request or an upgrade without a right key, before anything else sees it."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, secrets: ClientSecrets, open_paths: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: ApiKeys,
+        secrets: ClientSecrets,
+        resumables: Resumables,
+        open_paths: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._keys = keys
         self._secrets = secrets
+        self._resumables = resumables
         self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,15 +84,21 @@ class KeyMiddleware:
             return await self._app(scope, receive, send)
         connection = HTTPConnection(scope)
         offered = offered_keys(connection)
-        secret, stale = None, False
-        if scope["path"] in SECRET_PATHS:
+        secret = None
+        if scope["path"] in SECRET_PATHS and "call_id" not in connection.query_params:
             secret = self._secrets.find(offered)
-            # refused even where no key is asked for: the session would not be the one that was configured
-            stale = secret is None and any(key.startswith(PREFIX) for key in offered)
-        if secret is not None or (self._keys.accept(offered) and not stale):
+        # A secret that opens nothing here is refused even where no key is asked for: whoever holds it was to have a
+        # session of one configuration, and no more.
+        useless = secret is None and scope["path"] in SECRET_PATHS and any(key.startswith(PREFIX) for key in offered)
+        if secret is not None or (self._keys.accept(offered) and not useless) or self._resumes(connection):
             return await self._app({**scope, SCOPE_SECRET: secret}, receive, send)
         message = "Incorrect API key provided." if offered else "No API key provided: send 'Authorization: Bearer KEY'."
         response = error_response(401, message, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
         if scope["type"] == "websocket":
             return await WebSocket(scope, receive, send).send_denial_response(response)
         return await response(scope, receive, send)
+
+    def _resumes(self, connection: HTTPConnection) -> bool:
+        """Whether a connection shows the token of a session that waits for it: the session outlives its secret."""
+        token = connection.query_params.get("resume")
+        return connection.scope["path"] == "/v1/realtime" and token is not None and token in self._resumables

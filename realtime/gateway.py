@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from duologue.engine.deploy.config import DuplexSession
 from duologue.engine.engine import EngineHealth
 from duologue.engine.pipeline import PipelineConfig
+from duologue.realtime.calls import Calls
 from duologue.realtime.client_secrets import ClientSecrets
-from duologue.sessions.actor import Transport
+from duologue.realtime.resume import Resumables
+from duologue.realtime.sideband import QueueBounds
+from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
@@ -29,17 +35,41 @@ class Sessions(Protocol):
 
     def configure(self, model: str | None, opening: Opening) -> AnySession: ...
 
-    async def serve(self, transport: Transport, model: str | None, opening: Opening = ...) -> None: ...
+    async def serve(
+        self,
+        transport: Transport,
+        model: str | None,
+        opening: Opening = ...,
+        on_begin: Callable[[SessionHandle], None] = ...,
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """What the deploy file says about connections."""
+
+    bounds: QueueBounds = field(default_factory=QueueBounds)
+    resume_window_s: float = 30.0
+    """How long a session waits for a client whose connection broke, if the client asked for it; 0: not at all."""
+
+    @classmethod
+    def of(cls, duplex: DuplexSession) -> EdgeSettings:
+        """The settings of a deploy file."""
+        bounds = QueueBounds(duplex.output_buffer_events, duplex.output_buffer_bytes)
+        return cls(bounds, duplex.resume_window_s)
 
 
 class Gateway:
     """Filled in as the server starts and stops: loading, then open, then draining."""
 
-    def __init__(self, engine: EngineView, names: Names) -> None:
+    def __init__(self, engine: EngineView, names: Names, settings: EdgeSettings = EdgeSettings()) -> None:
         self.engine = engine
         self.names = names
+        self.settings = settings
         self.draining = False
         self.secrets = ClientSecrets()
+        self.calls = Calls()
+        self.resumables = Resumables()
         self._sessions: Sessions | None = None
 
     def open(self, sessions: Sessions) -> None:
@@ -54,10 +84,16 @@ class Gateway:
 
     def refusal(self) -> ProtocolError | None:
         """Why no new session is let in now, or None if one is."""
+        if (closed := self.closed()) is not None:
+            return closed
+        if not self.sessions.has_room():
+            return ProtocolError("duologue.capacity", "All sessions are in use; try again later.")
+        return None
+
+    def closed(self) -> ProtocolError | None:
+        """Why nothing at all is served now, not even to a session that is in progress; None if it is."""
         if self.draining:
             return ProtocolError("duologue.going_away", "The server is shutting down.")
         if self._sessions is None or not self.engine.health().ready:
             return ProtocolError("duologue.not_ready", "The server is not ready; /health says what is missing.")
-        if not self._sessions.has_room():
-            return ProtocolError("duologue.capacity", "All sessions are in use; try again later.")
         return None

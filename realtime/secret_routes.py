@@ -9,15 +9,13 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duologue.realtime.bodies import converted, json_answer, json_body, refused
 from duologue.realtime.client_secrets import DEFAULT_LIFETIME_S
 from duologue.realtime.dialects import beta
 from duologue.realtime.gateway import Gateway
-from duologue.realtime.http_errors import error_response
 from duologue.sessions.config import AnySession
-from duologue.sessions.errors import ProtocolError, from_validation_error
+from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
-
-MAX_BODY_BYTES = 2**20
 
 
 class ExpiresAfter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,11 +41,11 @@ class LegacySecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def create_client_secret(request: Request) -> Response:
     """200 with ``value``, ``expires_at`` and the effective ``session``."""
     try:
-        body = await _body(request, SecretRequest)
+        body = await json_body(request, SecretRequest)
         value, expires_at, session = _mint(request, body.session or {}, body.expires_after)
     except ProtocolError as error:
-        return _refused(error)
-    return _json({"value": value, "expires_at": expires_at, "session": session})
+        return refused(error)
+    return json_answer({"value": value, "expires_at": expires_at, "session": session})
 
 
 async def create_session(request: Request) -> Response:
@@ -62,23 +60,23 @@ async def create_transcription_session(request: Request) -> Response:
 
 async def _legacy(request: Request, kind: Literal["realtime", "transcription"]) -> Response:
     try:
-        body = await _body(request, dict[str, Any])
-        secret = _converted(body.pop("client_secret", {}), LegacySecret, "client_secret")
+        body = await json_body(request, dict[str, Any])
+        secret = converted(body.pop("client_secret", {}), LegacySecret, "client_secret")
         config = {**beta.nested(body), "type": kind}
         if kind == "transcription":
             config.pop("output_modalities", None)
         lifetime = secret.expires_after or secret.expires_at or None
         value, expires_at, session = _mint(request, config, lifetime)
     except ProtocolError as error:
-        return _refused(ProtocolError(error.code, error.message, beta.param_to_beta(error.param)))
+        return refused(ProtocolError(error.code, error.message, beta.param_to_beta(error.param)))
     shaped = beta.flat(msgspec.to_builtins(session))
-    return _json({**shaped, "client_secret": {"value": value, "expires_at": expires_at}})
+    return json_answer({**shaped, "client_secret": {"value": value, "expires_at": expires_at}})
 
 
 def _mint(request: Request, config: dict[str, Any], lifetime: ExpiresAfter | None) -> tuple[str, int, AnySession]:
     gateway: Gateway = request.app.state.gateway
-    if (refusal := gateway.refusal()) is not None and refusal.code != "duologue.capacity":
-        raise refusal
+    if (closed := gateway.closed()) is not None:
+        raise closed
     kind = config.get("type", "realtime")
     if kind not in ("realtime", "transcription"):
         message = f"Invalid value for 'session.type': '{kind}'. Supported: realtime, transcription."
@@ -87,33 +85,3 @@ def _mint(request: Request, config: dict[str, Any], lifetime: ExpiresAfter | Non
     session = gateway.sessions.configure(None, opening)
     value, secret = gateway.secrets.mint(opening, (lifetime or ExpiresAfter()).seconds)
     return value, int(secret.expires_at), session
-
-
-async def _body(request: Request, shape: Any) -> Any:
-    """The request's JSON. Raises ``ProtocolError``. An empty body is an empty object."""
-    collected = bytearray()
-    async for chunk in request.stream():
-        collected += chunk
-        if len(collected) > MAX_BODY_BYTES:
-            raise ProtocolError("invalid_value", f"The body is longer than {MAX_BODY_BYTES} bytes.")
-    try:
-        raw = msgspec.json.decode(bytes(collected) or b"{}")
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise ProtocolError("invalid_json", f"The body is not valid JSON: {error}.") from error
-    return _converted(raw, shape)
-
-
-def _converted(raw: Any, shape: Any, where: str = "") -> Any:
-    try:
-        return msgspec.convert(raw, shape)
-    except msgspec.ValidationError as error:
-        raise from_validation_error(error, where) from error
-
-
-def _refused(error: ProtocolError) -> Response:
-    status = {"rate_limit_exceeded": 429}.get(error.code, 503 if error.code.startswith("duologue.") else 400)
-    return error_response(status, error.message, error.code, error.param)
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -29,7 +29,7 @@ from duologue.engine.pipeline import PipelineError
 from duologue.realtime import logs, wire
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.models import missing_models, needed_models
 from duologue.realtime.progress import StartProgress
 from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
@@ -116,7 +116,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         raise StartError(f"{deploy.file}: {error.message}") from error
-    gateway = Gateway(engine, settings.names)
+    gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy.duplex_session))
     server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
     http = asyncio.create_task(server.serve([listener]), name="http server")
     _say_where(options, listener)

@@ -1,28 +1,20 @@
-"""``GET /v1/realtime``: the handshake, and the WebSocket as a transport of one session."""
+"""A WebSocket as a transport of one session: frames, close codes, and peers that vanish."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duologue.realtime import metrics
-from duologue.realtime.auth import SCOPE_SECRET, SUBPROTOCOL
-from duologue.realtime.client_secrets import ClientSecret
-from duologue.realtime.dialects import BETA, GA, Dialect
-from duologue.realtime.gateway import Gateway
-from duologue.realtime.http_errors import error_response
+from duologue.realtime.dialects import GA, Dialect
+from duologue.realtime.ws_protocol import ABNORMAL
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.manager import CapacityError, Opening
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
-
-logger = logging.getLogger(__name__)
 
 NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_AGAIN_LATER = 1000, 1001, 1008, 1011, 1013
 """Close codes in use; above the frame limit the protocol itself closes with 1009."""
@@ -43,9 +35,16 @@ class WebSocketTransport:
 
     def __init__(self, websocket: WebSocket, dialect: Dialect = GA) -> None:
         self._websocket = websocket
-        self._dialect = dialect
+        self.dialect = dialect
         self._gone = False
         self._closed = False
+        self.lost = False
+        """True once the connection has ended without a close frame from either side."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing can be sent any more."""
+        return self._gone or self._closed
 
     async def receive(self) -> AnyClientEvent | InvalidEvent | None:
         """The next event, in order; None once the connection is over, from whichever side."""
@@ -54,23 +53,33 @@ class WebSocketTransport:
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             self._gone = True
+            self.lost = message.get("code") == ABNORMAL and not self._closed
             return None
         text = message.get("text")
-        event = _binary_refused() if text is None else self._dialect.decode(text)
+        event = _binary_refused() if text is None else self.dialect.decode(text)
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
         """Send events in order, as text frames. Does nothing once the connection is over."""
+        for event in events:
+            for frame in self.dialect.encode(event):
+                await self.send_frame(frame)
+
+    async def send_frame(self, text: str) -> None:
+        """Send an event that is encoded already. Does nothing once the connection is over."""
+        if self._gone or self._closed:
+            return
         try:
-            for event in events:
-                if self._gone or self._closed:
-                    return
-                for text in self._dialect.encode(event):
-                    await self._websocket.send({"type": "websocket.send", "text": text})
+            await self._websocket.send({"type": "websocket.send", "text": text})
         except WebSocketDisconnect:
             self._gone = True
+
+    async def refuse(self, error: ProtocolError, code: int) -> None:
+        """Say why in an event that any client shows, then close with the same words as reason."""
+        await self.send([edge_error(error, "invalid_request_error" if code == POLICY else "server_error")])
+        await self.close(code, error.message)
 
     async def close(self, code: int = NORMAL, reason: str = "", timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the connection; harmless if it is over. The reason is cut to what a close frame holds."""
@@ -86,106 +95,15 @@ class WebSocketTransport:
             self._gone = True
 
 
-async def realtime_endpoint(websocket: WebSocket) -> None:
-    """One connection from its upgrade to its end."""
-    gateway: Gateway = websocket.app.state.gateway
-    if (refusal := gateway.refusal()) is not None:
-        metrics.connections_refused.labels(reason=refusal.code).inc()
-        await websocket.send_denial_response(error_response(503, refusal.message, refusal.code, headers=_RETRY))
-        return
-    await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
-    transport = WebSocketTransport(websocket, _dialect(websocket))
-    try:
-        model, opening = _requested(websocket, gateway)
-    except ProtocolError as error:
-        metrics.connections_refused.labels(reason=error.code).inc()
-        await _refuse(transport, error, POLICY)
-        return
-    try:
-        await gateway.sessions.serve(transport, model, opening)
-    except CapacityError as error:
-        metrics.connections_refused.labels(reason="duologue.capacity").inc()
-        await _refuse(transport, ProtocolError("duologue.capacity", str(error)), TRY_AGAIN_LATER)
-    except asyncio.CancelledError:
-        # Cut off by a drain that could wait no longer. This is the outermost code of the connection's task, so the
-        # cancellation ends here, as it should: with a close frame.
-        await transport.close(GOING_AWAY, "The server is shutting down.", timeout_s=0.5)
-    except Exception:
-        logger.exception("session failed")
-        fault = ProtocolError("duologue.internal_error", "The session failed because of a fault in the server.")
-        await _refuse(transport, fault, INTERNAL)
-    else:
-        await transport.close(NORMAL)
+def edge_event_id() -> str:
+    """An id for an event that the edge itself makes."""
+    return f"event_{uuid.uuid4().hex}"
 
 
-_RETRY = {"Retry-After": "5"}
-
-
-def _dialect(websocket: WebSocket) -> Dialect:
-    """The dialect that the handshake asks for."""
-    beta = (
-        "realtime=v1" in websocket.headers.get("openai-beta", "")
-        or "openai-beta.realtime-v1" in websocket.scope["subprotocols"]
-        or websocket.query_params.get("dialect") == "beta"
-    )
-    return BETA if beta else GA
-
-
-def _requested(websocket: WebSocket, gateway: Gateway) -> tuple[str | None, Opening]:
-    """The model that the URL names (None: the session binds it later), and what the session is for.
-
-    Raises ``ProtocolError`` for a model that is not served, and for an intent that is not.
-    """
-    query = websocket.query_params
-    intent, model = query.get("intent", "realtime"), query.get("model") or None
-    if intent not in ("realtime", "transcription"):
-        message = f"Unsupported intent '{intent}'. Supported: realtime, transcription."
-        raise ProtocolError("duologue.unsupported_intent", message, "intent")
-    if "call_id" in query:
-        raise ProtocolError("duologue.unsupported_transport", "There are no calls to attach to.", "call_id")
-    secret: ClientSecret | None = websocket.scope.get(SCOPE_SECRET)
-    if secret is not None:
-        return None, _of_secret(secret, model, query.get("intent"), gateway)
-    transcribes = intent == "transcription"
-    if not transcribes:
-        return model and _served(gateway, "models", model), Opening()
-    if model is not None:
-        _served(gateway, "transcription_models", model)
-    return model, Opening(type="transcription")
-
-
-def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], name: str) -> str:
-    """The served name of a model. Raises ``ProtocolError`` with the known ones."""
-    try:
-        return gateway.names.resolve(kind, name, "model")
-    except ProtocolError as error:
-        raise ProtocolError("model_not_found", error.message, error.param) from error
-
-
-def _of_secret(secret: ClientSecret, model: str | None, intent: str | None, gateway: Gateway) -> Opening:
-    """What a client secret is bound to. Raises ``ProtocolError`` where the URL says something else."""
-    opening = secret.opening
-    if intent is not None and intent != opening.type:
-        message = f"The client secret is for a session of type '{opening.type}'."
-        raise ProtocolError("duologue.unsupported_intent", message, "intent")
-    if model is None or opening.type == "transcription":
-        return opening
-    bound = opening.config.get("model", model)
-    if _served(gateway, "models", model) != _served(gateway, "models", bound):
-        raise ProtocolError("model_not_found", f"The client secret is for the model '{bound}'.", "model")
-    return replace(opening, config={**opening.config, "model": bound})
-
-
-async def _refuse(transport: WebSocketTransport, error: ProtocolError, code: int) -> None:
-    """Say why in an event that any client shows, then close with the same words as reason."""
-    body = ErrorBody(
-        type="invalid_request_error" if code == POLICY else "server_error",
-        code=error.code,
-        message=error.message,
-        param=error.param,
-    )
-    await transport.send([ErrorEvent(event_id=f"event_{uuid.uuid4().hex}", error=body)])
-    await transport.close(code, error.message)
+def edge_error(error: ProtocolError, kind: Literal["invalid_request_error", "server_error"]) -> ErrorEvent:
+    """An ``error`` event that no session has made."""
+    body = ErrorBody(type=kind, code=error.code, message=error.message, param=error.param)
+    return ErrorEvent(event_id=edge_event_id(), error=body)
 
 
 def _binary_refused() -> InvalidEvent:

@@ -1,12 +1,14 @@
 """uvicorn's sans-I/O WebSocket protocol, made safe for peers that read slowly or send too much.
 
-Four things differ from the original:
+Five things differ from the original:
 
 - A ping that is not answered in time ends the connection only if nothing else moved either: a peer that is still
   sending, or still taking in what we wrote, is alive; its pong merely queues behind the backlog.
 - A frame over the size limit is answered with 1009 and then read to its end. Closing with unread bytes would reset the
   connection, and the client would never see the code, nor learn not to send the frame again.
 - When the application is done, a peer that does not take in the rest is cut off after ``close_timeout``.
+- A connection that ends without a close frame is reported with code 1006; the original says 1005, which is also what a
+  peer means that closes without a code.
 - An upgrade that the application answers with an HTTP status is complete; the original logs it as an error.
 """
 
@@ -23,6 +25,10 @@ UNSENT_LOW_WATER = 128 * 1024
 """Bytes that the kernel may hold unsent per connection. Behind them a ping, or the news of an interruption, waits."""
 
 
+ABNORMAL = 1006
+"""The code for a connection that ended without a close frame (RFC 6455, section 7.4.1)."""
+
+
 class RealtimeWebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
@@ -36,6 +42,8 @@ class RealtimeWebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._abort_timer is not None:
             self._abort_timer.cancel()
+        if self.conn.close_rcvd is None:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": ABNORMAL})
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

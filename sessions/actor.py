@@ -18,6 +18,7 @@ from duologue.engine.requests import EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbortRequest,
     AudioSent,
@@ -26,6 +27,7 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    HangUp,
     Input,
     OpenRequest,
     Send,
@@ -55,6 +57,20 @@ class Transport(Protocol):
 
     async def close(self, code: int, reason: str) -> None:
         """Close with a WebSocket close code, or what it means on this transport."""
+
+
+class SessionHandle(Protocol):
+    """A running session, for those who join it besides its own transport."""
+
+    @property
+    def session(self) -> AnySession:
+        """The effective configuration."""
+
+    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+        """Hand in an event, as if the session's own client had; waits while the mailbox is full."""
+
+    def hang_up(self) -> None:
+        """End the session now, with whatever it is saying."""
 
 
 class Mailbox:
@@ -143,6 +159,18 @@ class SessionActor:
         """Ask the session to finish its answer and close."""
         self._mailbox.post(Shutdown())
 
+    # -- SessionHandle -------------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> AnySession:
+        return self._machine.session
+
+    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+        await self._mailbox.put(event)
+
+    def hang_up(self) -> None:
+        self._mailbox.post(HangUp())
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -174,7 +202,7 @@ class SessionActor:
         try:
             async for delta in stream:
                 await self._outbox_roomy.wait()
-                await self._mailbox.put(EngineOutput(request_id, delta))
+                await self._mailbox.put(EngineOutput(request_id, delta, stream.usage))
         finally:
             self._abort(request_id)
 

@@ -17,13 +17,13 @@ from duologue.sessions.config import ResponseOverrides, ServerVad
 from duologue.sessions.context_window import ContextTooLong
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import AbortRequest
+from duologue.sessions.effects import AbortRequest, EngineOutput
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.listening import Utterance
 from duologue.sessions.response import ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.responses import Responses, already_active
-from duologue.sessions.transcribing import Transcribing, Transcription
+from duologue.sessions.transcribing import Transcribing, Transcription, Words
 
 TRUNCATE_TOLERANCE_MS = 20
 """A truncation may name up to one frame more than was made: clients round."""
@@ -35,13 +35,13 @@ class Speculation:
 
     transcribe_id: str
     seconds: float
-    pieces: list[str] = field(default_factory=list)
+    words: Words = field(default_factory=Words)
     transcript: str | None = None
     converse_id: str | None = None
     premise: tuple[int, int] | None = None
     """Versions of conversation and settings that the answer rests on."""
     settings: ResponseSettings | None = None
-    held: list[Delta] = field(default_factory=list)
+    held: list[EngineOutput] = field(default_factory=list)
 
 
 class Answering:
@@ -77,7 +77,7 @@ class Answering:
     # -- turns of the user (TurnListener) ------------------------------------------------------------------------------
 
     def turn_started(self, now: float) -> None:
-        self.responses.idle_since = None
+        self.responses.disarm_idle_timeout()
         detection = self._core.session.audio.input.turn_detection
         if detection is None or not detection.interrupt_response:
             return
@@ -110,10 +110,10 @@ class Answering:
         if speculation is None:
             self.transcribe(entry)
         elif speculation.transcript is None:
-            transcription = Transcription(entry, speculation.seconds, speculation.pieces)
+            transcription = Transcription(entry, speculation.seconds, speculation.words)
             self._transcribing.adopt(speculation.transcribe_id, transcription)
         else:
-            self._transcribing.complete(entry, speculation.transcript, speculation.seconds)
+            self._transcribing.complete(entry, speculation.words, speculation.seconds)
         if not self._answers_turns:
             return
         self._unanswered = entry.id
@@ -155,8 +155,8 @@ class Answering:
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 
-    def engine_output(self, request_id: str, delta: Delta, now: float) -> None:
-        speculation = self._speculation
+    def engine_output(self, output: EngineOutput, now: float) -> None:
+        speculation, request_id, delta = self._speculation, output.request_id, output.delta
         if self._transcribing.owns(request_id):
             entry = self._transcribing.output(request_id, delta)
             if entry is not None:
@@ -166,9 +166,9 @@ class Answering:
         elif speculation is not None and request_id == speculation.transcribe_id:
             self._speculative_words(speculation, delta)
         elif speculation is not None and request_id == speculation.converse_id:
-            speculation.held.append(delta)
+            speculation.held.append(output)
         else:
-            self.responses.engine_output(request_id, delta, now)
+            self.responses.engine_output(output, now)
 
     # -- answering and preparing to ------------------------------------------------------------------------------------
 
@@ -177,6 +177,7 @@ class Answering:
         self._unanswered = None
         if not entry.transcript:
             self._abandon(speculation)
+            self.responses.rearm_idle_timeout(now)
             return
         try:
             if self.responses.active is not None:
@@ -201,13 +202,13 @@ class Answering:
 
     def _speculative_words(self, speculation: Speculation, delta: Delta) -> None:
         if isinstance(delta, TranscriptDelta):
-            speculation.pieces.append(delta.text)
+            speculation.words.add(delta)
         if not isinstance(delta, Finished):
             return
         if delta.reason == "failed":
             self.turn_resumed()
             return
-        speculation.transcript = "".join(speculation.pieces).strip()
+        speculation.transcript = speculation.words.text
         if not speculation.transcript or self.busy:
             return
         speculation.settings = effective_settings(self._core, ResponseOverrides())

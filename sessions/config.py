@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from duologue.engine.requests import ReasoningEffort
 from duologue.sessions.errors import ProtocolError, from_validation_error
-from duologue.sessions.items import InputItem
+from duologue.sessions.items import InputItem, InputText
 
 OutputModality = Literal["text", "audio"]
 Eagerness = Literal["low", "medium", "high", "auto"]
@@ -123,11 +123,11 @@ ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction
 
 
 class StoredPrompt(Shape, frozen=True):
-    """A prompt that is kept elsewhere; accepted and echoed, since none are kept here."""
+    """One of the server's prompts (:mod:`duologue.sessions.stored_prompts`)."""
 
     id: str
     version: str | UnsetType | None = UNSET
-    variables: dict[str, Any] | UnsetType | None = UNSET
+    variables: dict[str, str | InputText] | UnsetType | None = UNSET
 
 
 class Reasoning(Shape, frozen=True):
@@ -179,6 +179,11 @@ class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
     truncation: Truncation = "auto"
 
 
+CLIENT_ENDPOINTED = frozenset({"gpt-realtime-whisper", "gpt-live-transcribe"})
+"""Names of recognisers that come without turn detection at OpenAI: who opens a transcription session with one of them
+commits by himself (LiveKit's plugin does, and says nothing of ``turn_detection``)."""
+
+
 class TranscriptionAudio(Shape, frozen=True):
     input: AudioInput = AudioInput()
 
@@ -198,6 +203,8 @@ class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcript
         session_input = session.audio.input
         if session_input.transcription is None:
             session_input = replace(session_input, transcription=Transcription(model=model))
+        if model in CLIENT_ENDPOINTED:
+            session_input = replace(session_input, turn_detection=None)
         return cls(id=session.id, expires_at=session.expires_at, audio=TranscriptionAudio(input=session_input))
 
 
@@ -216,6 +223,12 @@ class Limits(Shape, frozen=True):
     """Longest uncommitted input without turn detection; older audio is refused with an error."""
     kept_audio_s: float = 300.0
     """Audio kept for ``conversation.item.retrieve``, all items together; the oldest is dropped first."""
+    max_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 5 * 2**20
+    """Of all pictures of one item, so that the item with them stays below the 8 MiB that stock clients read."""
+    max_image_pixels: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
+    kept_images: Annotated[int, msgspec.Meta(ge=1)] = 32
+    """Pictures kept in a conversation, for the model and for ``retrieve``; the oldest is dropped first."""
+    kept_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 2**20
     max_items: int = 1000
     max_tools: int = 128
     max_tools_bytes: int = 256 * 1024
@@ -264,10 +277,11 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in patch.items():
         present = merged.get(key)
-        # The strength of noise reduction outlives a change of its kind.
+        # The strength of noise reduction outlives a change of its kind. Another prompt has other variables.
         same_kind = (
             isinstance(present, dict)
             and isinstance(value, dict)
+            and key != "prompt"
             and (key == "noise_reduction" or "type" not in value or value["type"] == present.get("type"))
         )
         merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
@@ -284,9 +298,27 @@ def merged(session: S, patch: dict[str, Any]) -> S:
         if name in patch and patch[name] != present[name]:
             raise ProtocolError("invalid_value", f"'session.{name}' is set by the server.", f"session.{name}")
     try:
-        return msgspec.convert(deep_merge(present, _plain_voice(patch)), type(session))
+        return msgspec.convert(_without_nulls(deep_merge(present, _plain_voice(patch))), type(session))
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "session") from error
+
+
+_NULL_UNSETS = {
+    "": ("parallel_tool_calls", "reasoning"),
+    "transcription": ("language", "languages", "prompt", "keywords", "delay"),
+}
+"""Fields of a session, and of an object in it, that may be missing: null takes them away again."""
+
+
+def _without_nulls(settings: dict[str, Any], within: str = "") -> dict[str, Any]:
+    unset = _NULL_UNSETS.get(within, ())
+    return {
+        key: _without_nulls(value, key)
+        if key in ("audio", "input", "transcription") and isinstance(value, dict)
+        else value
+        for key, value in settings.items()
+        if value is not None or key not in unset
+    }
 
 
 def _plain_voice(settings: dict[str, Any]) -> dict[str, Any]:
@@ -330,10 +362,15 @@ class ResponseOverrides(Shape, frozen=True):
 
 
 def response_overrides(raw: dict[str, Any] | UnsetType) -> ResponseOverrides:
-    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field."""
+    """Validate a ``response.create``'s ``response``. Raises ``ProtocolError`` that names the field.
+
+    Null stands for what is not given, as LiveKit's client writes it: a response has nothing that could be cleared.
+    """
     if raw is UNSET:
         return ResponseOverrides()
+    fields = ResponseOverrides.__struct_fields__
+    given = {name: value for name, value in _plain_voice(raw).items() if value is not None or name not in fields}
     try:
-        return msgspec.convert(_plain_voice(raw), ResponseOverrides)
+        return msgspec.convert(given, ResponseOverrides)
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "response") from error

@@ -19,6 +19,9 @@ from duologue.sessions.conversation import Entry
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem
 from duologue.sessions.prompting import ReadCut, chat_messages
 
+IMAGE_TOKENS = {"low": 85, "auto": 765, "high": 765}
+"""What a picture is taken to cost, by its ``detail``: a square of 512 and one of 1024 pixels in tiles of OpenAI's."""
+
 
 class ContextTooLong(Exception):
     """The conversation does not fit, and the session's truncation is ``"disabled"``."""
@@ -48,7 +51,7 @@ class ContextWindow:
         room = _room(self._limit, fixed_tokens, truncation)
         if room is None:
             return entries
-        costs = [sum(map(estimated_tokens, chat_messages([entry], "", cut))) for entry in entries]
+        costs = [sum(map(_tokens, chat_messages([entry], "", cut))) for entry in entries]
         total = sum(costs)
         if total <= room:
             return entries
@@ -68,6 +71,10 @@ def fixed_tokens(instructions: str, tools: Sequence[Tool]) -> int:
     """Tokens of a prompt that are there whatever has been said."""
     text = instructions + (msgspec.json.encode(tools).decode() if tools else "")
     return estimated_tokens(ChatMessage(role="system", text=text)) if text else 0
+
+
+def _tokens(message: ChatMessage) -> int:
+    return estimated_tokens(message) + sum(IMAGE_TOKENS[image.detail] for image in message.images)
 
 
 def _room(limit: int | None, fixed: int, truncation: Truncation) -> int | None:

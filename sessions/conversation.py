@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, WordSpan
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ImagePart, WordSpan
+from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.images import shown
 from duologue.sessions.items import (
     Content,
     FunctionCallOutputItem,
     InputAudio,
+    InputImage,
     InputText,
     Item,
     MessageItem,
@@ -51,6 +54,8 @@ class Entry:
 
     item: Item
     recording: Recording | None = None
+    pictures: list[ImagePart | None] = field(default_factory=list)
+    """Behind its ``input_image`` parts, in order; None: no longer kept."""
     words: list[WordSpan] = field(default_factory=list)
     spoken_text: str = ""
     """Full text behind an ``output_audio`` part, also once the wire's transcript is gone."""
@@ -64,6 +69,17 @@ class Entry:
     @property
     def id(self) -> str:
         return str(self.item.id)
+
+    @property
+    def shown(self) -> Item:
+        """The item as the wire shows it: without sound, with its pictures."""
+        if not self.pictures or not isinstance(self.item, MessageItem):
+            return self.item
+        pictures = iter(self.pictures)
+        content = tuple(
+            shown(part, next(pictures)) if isinstance(part, InputImage) else part for part in self.item.content
+        )
+        return replace(self.item, content=content)
 
     @property
     def has_input_audio(self) -> bool:
@@ -84,9 +100,9 @@ class Entry:
 class Conversation:
     """Items in order. Every method either succeeds or raises ``ProtocolError`` and changes nothing."""
 
-    def __init__(self, kept_audio_s: float) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._entries: list[Entry] = []
-        self._kept_audio_s = kept_audio_s
+        self._limits = limits
         self.version = 0
         """Grows with every change that a model could notice."""
 
@@ -125,6 +141,8 @@ class Conversation:
         self._entries.insert(index, entry)
         self.version += 1
         self._drop_old_audio()
+        if entry.pictures:
+            self._drop_old_pictures()
 
     def delete(self, item_id: str) -> Entry:
         entry = self.find(item_id)
@@ -159,13 +177,14 @@ class Conversation:
         if entry is None:
             message = f"Error retrieving item: the item with id '{item_id}' does not exist."
             raise ProtocolError("item_retrieve_invalid_item_id", message, "item_id")
-        if entry.recording is None or not isinstance(entry.item, MessageItem):
-            return entry.item
+        item = entry.shown
+        if entry.recording is None or not isinstance(item, MessageItem):
+            return item
 
         def with_audio(part: Content) -> Content:
             return replace(part, audio=encode(entry)) if isinstance(part, InputAudio | OutputAudio) else part
 
-        return replace(entry.item, content=tuple(with_audio(part) for part in entry.item.content))
+        return replace(item, content=tuple(with_audio(part) for part in item.content))
 
     def keep_audio(self, entry: Entry, pcm: bytes) -> None:
         """Add generated sound to an item's recording, as far as the limits allow."""
@@ -181,14 +200,24 @@ class Conversation:
     def _drop_old_audio(self) -> None:
         total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
         for entry in self._entries[:-1]:
-            if total <= self._kept_audio_s:
+            if total <= self._limits.kept_audio_s:
                 return
             if entry.recording is not None and not entry.awaits_transcript:
                 total -= entry.recording.seconds
                 entry.recording = None
 
+    def _drop_old_pictures(self) -> None:
+        """The newest item keeps its own, whatever the limit: it was accepted with them."""
+        kept = [(entry, i, p) for entry in self._entries for i, p in enumerate(entry.pictures) if p is not None]
+        count, size = len(kept), sum(len(picture.data) for _, _, picture in kept)
+        for entry, index, picture in kept:
+            if count <= self._limits.kept_images and size <= self._limits.kept_image_bytes:
+                return
+            entry.pictures[index] = None
+            count, size = count - 1, size - len(picture.data)
 
-def checked_for_create(item: Item, where: str = "item", max_text: int = 100_000) -> Item:
+
+def checked_for_create(item: Item, where: str = "item", *, takes_images: bool = False, max_text: int = 100_000) -> Item:
     """What a client may put into a conversation. Raises ``ProtocolError`` that names the field, below ``where``."""
     if not isinstance(item, MessageItem):
         field_name = "output" if isinstance(item, FunctionCallOutputItem) else "arguments"
@@ -198,7 +227,8 @@ def checked_for_create(item: Item, where: str = "item", max_text: int = 100_000)
         return item
     if not item.content:
         raise ProtocolError("invalid_value", "A message needs at least one content part.", f"{where}.content")
-    allowed = {"system": (InputText,), "user": (InputText, InputAudio), "assistant": (OutputText,)}[item.role]
+    of_user = (InputText, InputAudio, InputImage) if takes_images else (InputText, InputAudio)
+    allowed = {"system": (InputText,), "user": of_user, "assistant": (OutputText,)}[item.role]
     for index, part in enumerate(item.content):
         param = f"{where}.content[{index}]"
         if not isinstance(part, allowed):

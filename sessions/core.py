@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +10,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from duologue.codecs.wire_audio import WireDecoder
-from duologue.engine.requests import EngineRequest, Payload
+from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
 from duologue.sessions.effects import Effect, OpenRequest, Send
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.items import FunctionCallItem, InputAudio, Item, MessageItem
+from duologue.sessions.images import picture_of
+from duologue.sessions.items import Content, FunctionCallItem, InputAudio, InputImage, Item, MessageItem
 from duologue.sessions.playout import PlayoutLedger
+from duologue.sessions.stored_prompts import PromptTemplate
 
 IdFactory = Callable[[str], str]
 """``ids("item")`` gives a new id with that prefix, unique in the process."""
@@ -31,6 +33,11 @@ class SessionContext:
     ids: IdFactory
     limits: Limits = field(default_factory=Limits)
     can_call_tools: bool = False
+    takes_images: bool = False
+    gives_logprobs: bool = False
+    """Whether the recogniser says how sure it is of its words."""
+    prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
+    """Stored prompts by id."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
 
@@ -48,7 +55,7 @@ class SessionCore:
     conversation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.conversation = Conversation(self.context.limits.kept_audio_s)
+        self.conversation = Conversation(self.context.limits)
         self.conversation_id = conversation_id(self.session.id)
 
     @property
@@ -93,24 +100,48 @@ class SessionCore:
     def entry_of(self, item: Item, where: str = "item") -> Entry:
         """An entry for a client's item, in no conversation yet; its sound goes into a recording and leaves the wire's
         view. Raises ``ProtocolError`` that names a field below ``where``."""
-        item = replace(checked_for_create(item, where), status="completed")
+        checked = checked_for_create(item, where, takes_images=self.context.takes_images)
+        item = replace(checked, status="completed")
         if item.id is UNSET:
             item = replace(item, id=self.context.ids("item"))
         if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
             item = replace(item, call_id=self.context.ids("call"))
         if not isinstance(item, MessageItem):
             return Entry(item)
+        pictures = self._pictures(item, where)
+        item = replace(item, content=tuple(map(_without_picture, item.content))) if pictures else item
         sounds = [part.audio for part in item.content if isinstance(part, InputAudio) and part.audio is not UNSET]
         if not sounds:
-            return Entry(item)
+            return Entry(item, pictures=pictures)
         decoder = WireDecoder(encoding(self.session.audio.input.format))
         pcm = bytearray(b"".join(decoder.decode(sound) for sound in sounds))
         content = tuple(InputAudio() if isinstance(part, InputAudio) else part for part in item.content)
-        return Entry(replace(item, content=content), recording=Recording(pcm, decoder.sample_rate))
+        recording = Recording(pcm, decoder.sample_rate)
+        return Entry(replace(item, content=content), recording=recording, pictures=pictures)
+
+    def _pictures(self, item: MessageItem, where: str) -> list[ImagePart | None]:
+        """The pictures of a client's message. Raises ``ProtocolError`` that names the field."""
+        limits, size = self.context.limits, 0
+        pictures: list[ImagePart | None] = []
+        for index, part in enumerate(item.content):
+            if isinstance(part, InputImage):
+                picture = picture_of(part, limits, f"{where}.content[{index}]")
+                pictures.append(picture)
+                size += len(picture.data)
+        if size > limits.max_image_bytes or len(pictures) > limits.kept_images:
+            message = (
+                f"A message holds at most {limits.kept_images} pictures of together {limits.max_image_bytes} bytes."
+            )
+            raise ProtocolError("invalid_value", message, f"{where}.content")
+        return pictures
 
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+def _without_picture(part: Content) -> Content:
+    return replace(part, image_url=UNSET) if isinstance(part, InputImage) else part
 
 
 def conversation_id(session_id: str) -> str:

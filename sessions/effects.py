@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import Delta, EngineRequest
+from duologue.engine.requests import Delta, EngineRequest, Usage
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.server_events import ServerEvent
 
@@ -25,6 +25,8 @@ class EngineOutput(Signal, frozen=True):
 
     request_id: str
     delta: Delta
+    usage: Usage = Usage()
+    """Tokens that the request has used so far."""
 
 
 class AudioSent(Signal, frozen=True):
@@ -42,7 +44,11 @@ class Shutdown(Signal, frozen=True):
     """The server goes away: finish the answer in progress, then close."""
 
 
-Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown
+class HangUp(Signal, frozen=True):
+    """Somebody who may has ended the session: cut the answer in progress off, and close."""
+
+
+Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown | HangUp
 
 
 class Effect(msgspec.Struct, frozen=True):

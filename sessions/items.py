@@ -26,7 +26,8 @@ class InputAudio(Part, frozen=True, tag="input_audio"):
 
 
 class InputImage(Part, frozen=True, tag="input_image"):
-    image_url: str
+    image_url: str | UnsetType = UNSET
+    """A data URL. Absent in what the server sends once the picture is no longer kept."""
     detail: Literal["auto", "low", "high"] | UnsetType = UNSET
 
 

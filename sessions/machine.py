@@ -32,6 +32,7 @@ from duologue.sessions.effects import (
     CloseSession,
     Effect,
     EngineOutput,
+    HangUp,
     Input,
     Shutdown,
     Tick,
@@ -40,10 +41,12 @@ from duologue.sessions.effects import (
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
 from duologue.sessions.listening import Listening
+from duologue.sessions.response import Outcome
 from duologue.sessions.updating import Bound, SettingsUpdates
 
 EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
-GOING_AWAY = 1001
+HUNG_UP = "The session was ended."
+NORMAL, GOING_AWAY = 1000, 1001
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -99,8 +102,8 @@ class ConversationMachine:
                 self._listening.append(audio)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
-            case EngineOutput(request_id=request_id, delta=delta):
-                self._answering.engine_output(request_id, delta, now)
+            case EngineOutput():
+                self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case client.SessionUpdate(session=patch):
@@ -135,6 +138,9 @@ class ConversationMachine:
                 self._tick(now)
             case Shutdown():
                 self._shutting_down = True
+            case HangUp():
+                self._answering.responses.end_all(Outcome("cancelled", "client_cancelled"), now)
+                self._close(HUNG_UP, NORMAL)
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -154,8 +160,9 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
-        core.emit(events.ItemAdded, previous_item_id=previous, item=entry.item)
-        core.emit(events.ItemDone, previous_item_id=previous, item=entry.item)
+        shown = entry.shown
+        core.emit(events.ItemAdded, previous_item_id=previous, item=shown)
+        core.emit(events.ItemDone, previous_item_id=previous, item=shown)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
@@ -183,19 +190,23 @@ class ConversationMachine:
     def _tick(self, now: float) -> None:
         if now >= self._expires_at:
             text = EXPIRED.format(minutes=self._core.context.limits.max_duration_s / 60)
+            expired = Outcome("failed", error=text, error_code="session_expired")
+            self._answering.responses.end_all(expired, now)
             self._core.emit_error(ProtocolError("session_expired", text))
             self._close(text)
         elif now >= self._idle_at:
-            self._listening.commit_silence(now - (self._answering.responses.idle_since or now))
+            silent_s = now - (self._answering.responses.idle_since or now)
+            self._answering.responses.disarm_idle_timeout()  # also if the answer is refused
+            self._listening.commit_silence(silent_s)
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
         if self._shutting_down and not self._answering.working and not self._closed:
             self._close("The server is shutting down.")
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, code: int = GOING_AWAY) -> None:
         self._closed = True
-        self._core.effects.append(CloseSession(GOING_AWAY, reason))
+        self._core.effects.append(CloseSession(code, reason))
 
 
 def _has_call(conversation: Conversation, call_id: str) -> bool:

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
-from duologue.sessions.actor import SessionActor, Transport
+from duologue.sessions.actor import SessionActor, SessionHandle, Transport
 from duologue.sessions.config import (
     AnySession,
     Audio,
@@ -32,7 +32,8 @@ from duologue.sessions.config import (
 from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
-from duologue.sessions.updating import Bound, check_settings
+from duologue.sessions.stored_prompts import PromptTemplate
+from duologue.sessions.updating import Bound, check_settings, with_prompt
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,9 @@ class ManagerSettings:
     output_buffer_bytes: int = 2 * 1024 * 1024
     speculate: bool = True
     can_call_tools: bool = False
+    takes_images: bool = False
+    gives_logprobs: bool = False
+    prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
 
 
 def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities: Capabilities) -> ManagerSettings:
@@ -79,6 +83,10 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         limits = msgspec.convert(deploy.limits, Limits)
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "limits") from error
+    try:
+        prompts = msgspec.convert(deploy.prompts, dict[str, PromptTemplate])
+    except msgspec.ValidationError as error:
+        raise from_validation_error(error, "prompts") from error
     aliases = deploy.aliases
     names = Names(
         models=served.table("models", aliases.models),
@@ -95,6 +103,9 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
         speculate=deploy.duplex_session.speculate,
         can_call_tools=capabilities.tools,
+        takes_images=capabilities.image_in,
+        gives_logprobs=capabilities.transcript_logprobs,
+        prompts=prompts,
     )
 
 
@@ -129,8 +140,15 @@ class SessionManager:
         """Whether another session would be admitted now."""
         return not self._draining and len(self._actors) < self._settings.max_sessions
 
-    async def serve(self, transport: Transport, model: str | None, opening: Opening = Opening()) -> None:
-        """Run one session until it is over. ``model`` is what the URL names, if anything.
+    async def serve(
+        self,
+        transport: Transport,
+        model: str | None,
+        opening: Opening = Opening(),
+        on_begin: Callable[[SessionHandle], None] = lambda handle: None,
+    ) -> None:
+        """Run one session until it is over. ``model`` is what the URL names, if anything; ``on_begin`` gets the
+        session's handle once it is admitted.
 
         Raises ``CapacityError``, or ``ProtocolError`` for an unknown model or a configuration that does not hold.
         """
@@ -152,6 +170,7 @@ class SessionManager:
         SESSIONS_OPEN.inc()
         logger.info("session %s begins", machine.session.id)
         try:
+            on_begin(actor)
             await actor.run()
         finally:
             logger.info("session %s is over", machine.session.id)
@@ -186,8 +205,9 @@ class SessionManager:
         recogniser = model or next(iter(names.transcription_models), "default")
         transcribes = opening.type == "transcription"
         session: AnySession = TranscriptionSession.of(conversing, recogniser) if transcribes else conversing
-        session = merged(session, opening.config)
-        check_settings(self._context(), session)
+        context = self._context()
+        session = with_prompt(context, merged(session, opening.config), opening.config)
+        check_settings(context, session)
         return session
 
     def _new_machine(self, model: str | None, opening: Opening) -> ConversationMachine:
@@ -202,6 +222,9 @@ class SessionManager:
             ids=self._ids,
             limits=settings.limits,
             can_call_tools=settings.can_call_tools,
+            takes_images=settings.takes_images,
+            gives_logprobs=settings.gives_logprobs,
+            prompts=settings.prompts,
             may_speculate=self._may_speculate,
         )
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duologue.engine.requests import ChatMessage, ToolCall
+from duologue.engine.requests import ChatMessage, ImagePart, ToolCall
 from duologue.sessions.conversation import Entry
 from duologue.sessions.items import (
     Content,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputAudio,
+    InputImage,
     InputText,
     MessageItem,
     OutputAudio,
@@ -52,8 +53,9 @@ def chat_messages(entries: Iterable[Entry], instructions: str, cut: ReadCut) -> 
         match entry.item:
             case MessageItem(role=role, content=content):
                 answer_calls()
-                if text := _text_of(entry, content, cut):
-                    messages.append(ChatMessage(role=role, text=text))
+                message = ChatMessage.of_parts(role, _parts_of(entry, content, cut))
+                if message.content:
+                    messages.append(message)
             case FunctionCallItem(status="completed", call_id=call_id, name=name, arguments=arguments):
                 call = ToolCall(call_id="" if call_id is UNSET else call_id, name=name, arguments=arguments)
                 if not open_calls and not (messages and messages[-1].role == "assistant"):
@@ -68,16 +70,20 @@ def chat_messages(entries: Iterable[Entry], instructions: str, cut: ReadCut) -> 
     return tuple(messages)
 
 
-def _text_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> str:
+def _parts_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> Iterator[str | ImagePart]:
+    """What a model is shown of a message: words, and pictures as far as they are kept."""
     if entry.silence_s is not None:
-        return f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
-    texts = []
+        yield f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
+        return
+    pictures = iter(entry.pictures)
     for part in content:
         match part:
             case InputText(text=text) | OutputText(text=text):
-                texts.append(text)
+                yield text.strip()
             case InputAudio():
-                texts.append(entry.transcript or "")
+                yield (entry.transcript or "").strip()
             case OutputAudio():
-                texts.append(entry.heard_text(cut(entry.id)))
-    return " ".join(text.strip() for text in texts if text.strip())
+                yield entry.heard_text(cut(entry.id)).strip()
+            case InputImage():
+                if (picture := next(pictures)) is not None:
+                    yield picture

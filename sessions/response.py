@@ -132,6 +132,11 @@ class ResponseLifecycle:
     def hold_call(self, key: str, name: str, arguments: str) -> None:
         self.held_calls.setdefault(key, HeldCall(name)).arguments += arguments
 
+    def refuses_call(self, key: str) -> bool:
+        """Whether a new call is one too many: models do not always obey ``parallel_tool_calls``."""
+        others = {*self._calls, *self.held_calls} - {key}
+        return self.settings.parallel_tool_calls is False and bool(others)
+
     def call(self, key: str) -> CallOutput | None:
         """The call that the engine knows as ``key``, once it has begun."""
         return self._calls.get(key)
@@ -206,9 +211,10 @@ def _status_error(outcome: Outcome) -> events.StatusError | UnsetType:
 
 
 def _usage(usage: Usage) -> events.ResponseUsage:
-    """Counts by kind. What was cached is the head of the prompt, and that is text."""
+    """Counts by kind. What was cached is the head of the prompt: text first, then sound, then pictures."""
     text_in = usage.input_tokens - usage.audio_input_tokens - usage.image_input_tokens
     cached_text = min(usage.cached_tokens, text_in)
+    cached_audio = min(usage.cached_tokens - cached_text, usage.audio_input_tokens)
     return events.ResponseUsage(
         total_tokens=usage.input_tokens + usage.output_tokens,
         input_tokens=usage.input_tokens,
@@ -219,7 +225,9 @@ def _usage(usage: Usage) -> events.ResponseUsage:
             image_tokens=usage.image_input_tokens,
             cached_tokens=usage.cached_tokens,
             cached_tokens_details=events.CachedTokensDetails(
-                text_tokens=cached_text, audio_tokens=usage.cached_tokens - cached_text
+                text_tokens=cached_text,
+                audio_tokens=cached_audio,
+                image_tokens=usage.cached_tokens - cached_text - cached_audio,
             ),
         ),
         output_token_details=events.OutputTokenDetails(

@@ -8,11 +8,18 @@ import msgspec
 from msgspec import UNSET
 
 from duologue.engine.requests import NamedTool, Tool, ToolChoice
-from duologue.sessions.config import FunctionTool, ResponseOverrides, ToolChoiceFunction, ToolChoiceSetting
+from duologue.sessions.config import (
+    FunctionTool,
+    ResponseOverrides,
+    StoredPrompt,
+    ToolChoiceFunction,
+    ToolChoiceSetting,
+)
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.response import ResponseSettings
+from duologue.sessions.stored_prompts import rendered
 
 
 def effective_settings(
@@ -29,6 +36,8 @@ def effective_settings(
     parallel = session.parallel_tool_calls if overrides.parallel_tool_calls is UNSET else overrides.parallel_tool_calls
     reasoning = session.reasoning if overrides.reasoning is UNSET else overrides.reasoning
     check_tools(core.context, tools, choice, "response")
+    if choice == "required" and not tools:
+        raise ProtocolError("invalid_value", "There is no tool that could be called.", "response.tool_choice")
     return ResponseSettings(
         modality=modalities[0],
         audio_format=session.audio.output.format if output.format is UNSET else output.format,
@@ -38,7 +47,7 @@ def effective_settings(
         max_output_tokens=(
             session.max_output_tokens if overrides.max_output_tokens is UNSET else overrides.max_output_tokens
         ),
-        instructions=session.instructions if overrides.instructions is UNSET else overrides.instructions,
+        instructions=_instructions(core, overrides),
         conversation_id=None if overrides.conversation == "none" else core.conversation_id,
         metadata=overrides.metadata,
         context=context,
@@ -48,6 +57,15 @@ def effective_settings(
         parallel_tool_calls=None if parallel is UNSET else parallel,
         reasoning_effort=None if reasoning is UNSET else reasoning.effort,
     )
+
+
+def _instructions(core: SessionCore, overrides: ResponseOverrides) -> str:
+    """What the response names, itself or by a prompt, else the session's."""
+    prompt = overrides.prompt
+    of_prompt = rendered(core.context.prompts, prompt, "response.prompt") if isinstance(prompt, StoredPrompt) else None
+    if overrides.instructions is not UNSET:
+        return overrides.instructions
+    return core.conversing.instructions if of_prompt is None else of_prompt
 
 
 def check_tools(context: SessionContext, tools: Sequence[FunctionTool], choice: ToolChoiceSetting, where: str) -> None:

@@ -13,7 +13,6 @@ from duologue.engine.requests import (
     AudioDelta,
     ChatMessage,
     Converse,
-    Delta,
     Finished,
     TextDelta,
     ToolCallDelta,
@@ -23,7 +22,7 @@ from duologue.sessions.config import ResponseOverrides
 from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import AbortRequest, DropAudio
+from duologue.sessions.effects import AbortRequest, DropAudio, EngineOutput
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
 from duologue.sessions.output_items import CallOutput, MessageOutput, OutputItem
@@ -51,10 +50,20 @@ class Responses:
         """True once sound has been sent: the voice is fixed from then on."""
         self.idle_since: float | None = None
         """When the last answer's sound has been (or will have been) played; None while something goes on."""
+        self._was_idle = False
 
     @property
     def any_in_progress(self) -> bool:
         return self.active is not None or bool(self._beside)
+
+    def disarm_idle_timeout(self) -> None:
+        """Somebody speaks, or is about to."""
+        self._was_idle, self.idle_since = self.idle_since is not None, None
+
+    def rearm_idle_timeout(self, now: float) -> None:
+        """Nobody had spoken after all."""
+        if self._was_idle and self.active is None:
+            self.idle_since = max(now, self._core.ledger.queue_ends_at)
 
     # -- beginning -----------------------------------------------------------------------------------------------------
 
@@ -71,13 +80,13 @@ class Responses:
         self._begin(settings, now)
         self.pursue(now)
 
-    def release(self, settings: ResponseSettings, request_id: str, held: Sequence[Delta], now: float) -> None:
+    def release(self, settings: ResponseSettings, request_id: str, held: Sequence[EngineOutput], now: float) -> None:
         """Begin a response of which the engine has made ``held`` already. Raises ``ProtocolError``."""
         response = self._begin(settings, now)
         response.request_id = request_id
-        for delta in held:
+        for output in held:
             if self.active is response:
-                self._take(response, delta, now)
+                self._take(response, output, now)
 
     def pursue(self, now: float) -> None:
         """Open the requests of responses as soon as every utterance in their context has its words."""
@@ -116,6 +125,7 @@ class Responses:
             self._beside[response.id] = response
         else:
             self.active, self.idle_since = response, None
+            self._was_idle = False
         if left := self._rates.begin(response.id, settings.max_output_tokens, now):
             self._core.emit(events.RateLimitsUpdated, rate_limits=left)
         return response
@@ -162,13 +172,14 @@ class Responses:
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 
-    def engine_output(self, request_id: str, delta: Delta, now: float) -> None:
+    def engine_output(self, output: EngineOutput, now: float) -> None:
         for response in self._in_progress():
-            if response.request_id == request_id:
-                self._take(response, delta, now)
+            if response.request_id == output.request_id:
+                self._take(response, output, now)
 
-    def _take(self, response: ResponseLifecycle, delta: Delta, now: float) -> None:
-        match delta:
+    def _take(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
+        response.usage = output.usage  # what it has used so far is what it has used if it is broken off now
+        match output.delta:
             case TextDelta(text=text):
                 message, entry = self._message(response)
                 message.add_text(text)
@@ -207,6 +218,8 @@ class Responses:
     def _take_call(self, response: ResponseLifecycle, key: str, name: str, arguments: str) -> None:
         """A piece of the call that the engine names ``key``."""
         call = response.call(key)
+        if call is None and response.refuses_call(key):
+            return
         if call is None and response.open_output is not None:
             response.hold_call(key, name, arguments)
         elif call is None:
@@ -263,6 +276,11 @@ class Responses:
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
 
+    def end_all(self, outcome: Outcome, now: float) -> None:
+        """The session ends, and with it whatever is in progress."""
+        for response in self._in_progress():
+            self._end(response, outcome, now)
+
     def deleted(self, item_id: str) -> None:
         """An item has left the conversation."""
         output = self.active.output(item_id) if self.active is not None else None
@@ -271,10 +289,14 @@ class Responses:
         self._core.ledger.forget(item_id)
 
     def _cancel(self, response: ResponseLifecycle, reason: CancelReason, now: float) -> None:
+        self._end(response, Outcome("cancelled", reason), now)
+
+    def _end(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
+        """End a response before the engine does."""
         if response.request_id is not None:
             self._core.effects.append(AbortRequest(response.request_id))
         self._core.effects.append(DropAudio(response.id))
-        self._finish(response, Outcome("cancelled", reason), now)
+        self._finish(response, outcome, now)
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
         response.finish(outcome)

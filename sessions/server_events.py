@@ -36,6 +36,16 @@ class TranscriptionErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     message: str = "The audio could not be transcribed."
 
 
+class Logprob(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...]
+
+
+class Language(msgspec.Struct, frozen=True, kw_only=True):
+    code: str
+
+
 class TranscriptionUsage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="duration"):
     seconds: float
 
@@ -156,6 +166,7 @@ class TranscriptionDelta(ServerEvent, frozen=True, tag="conversation.item.input_
     item_id: ItemId
     content_index: int
     delta: str
+    logprobs: tuple[Logprob, ...] | UnsetType = UNSET
 
 
 class TranscriptionCompleted(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.completed"):
@@ -163,6 +174,8 @@ class TranscriptionCompleted(ServerEvent, frozen=True, tag="conversation.item.in
     content_index: int
     transcript: str
     usage: TranscriptionUsage
+    languages: tuple[Language, ...] | UnsetType = UNSET
+    logprobs: tuple[Logprob, ...] | UnsetType = UNSET
 
 
 class TranscriptionFailed(ServerEvent, frozen=True, tag="conversation.item.input_audio_transcription.failed"):

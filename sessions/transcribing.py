@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from duologue.engine.requests import Delta, Finished, Transcribe, TranscriptDelta
+from duologue.engine.requests import Delta, Finished, TokenLogprob, Transcribe, TranscriptDelta
 from duologue.sessions import server_events as events
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -17,12 +17,30 @@ from duologue.sessions.listening import Utterance
 
 
 @dataclass
+class Words:
+    """What a recogniser has said so far."""
+
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    language: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces).strip()
+
+    def add(self, delta: TranscriptDelta) -> None:
+        self.pieces.append(delta.text)
+        self.logprobs += delta.logprobs
+        self.language = delta.language or self.language
+
+
+@dataclass
 class Transcription:
     """A recogniser request for an item."""
 
     entry: Entry
     seconds: float
-    pieces: list[str] = field(default_factory=list)
+    words: Words = field(default_factory=Words)
 
 
 class Transcribing:
@@ -52,7 +70,7 @@ class Transcribing:
         """Take what the recogniser says; returns the item whose words have become known (or will not be)."""
         transcription = self._open[request_id]
         if isinstance(delta, TranscriptDelta):
-            transcription.pieces.append(delta.text)
+            transcription.words.add(delta)
         if not isinstance(delta, Finished):
             return None
         del self._open[request_id]
@@ -60,12 +78,12 @@ class Transcribing:
         if delta.reason == "failed":
             self._failed(entry)
         else:
-            self.complete(entry, "".join(transcription.pieces).strip(), transcription.seconds)
+            self.complete(entry, transcription.words, transcription.seconds)
         return entry
 
-    def complete(self, entry: Entry, transcript: str, seconds: float) -> None:
+    def complete(self, entry: Entry, words: Words, seconds: float) -> None:
         """An item's words are known."""
-        entry.transcript = transcript
+        transcript = entry.transcript = words.text
         if self._core.conversation.find(entry.id) is entry:
             self._core.conversation.version += 1
         if not self._announced(entry) or not isinstance(entry.item, MessageItem):
@@ -75,10 +93,26 @@ class Transcribing:
         content[index] = InputAudio(transcript=transcript)
         entry.item = replace(entry.item, content=tuple(content))
         place: dict[str, Any] = {"item_id": entry.id, "content_index": index}
+        logprobs = self._logprobs(words)
         if transcript:
-            self._core.emit(events.TranscriptionDelta, **place, delta=transcript)
-        usage = events.TranscriptionUsage(seconds=round(seconds, 3))
-        self._core.emit(events.TranscriptionCompleted, **place, transcript=transcript, usage=usage)
+            self._core.emit(events.TranscriptionDelta, **place, delta=transcript, logprobs=logprobs)
+        self._core.emit(
+            events.TranscriptionCompleted,
+            **place,
+            transcript=transcript,
+            usage=events.TranscriptionUsage(seconds=round(seconds, 3)),
+            languages=UNSET if words.language is None else (events.Language(code=words.language),),
+            logprobs=logprobs,
+        )
+
+    def _logprobs(self, words: Words) -> tuple[events.Logprob, ...] | UnsetType:
+        """What the session's ``include`` asks for."""
+        if not self._core.session.include:
+            return UNSET
+        return tuple(
+            events.Logprob(token=logprob.token, logprob=round(logprob.logprob, 6), bytes=tuple(logprob.bytes))
+            for logprob in words.logprobs
+        )
 
     def payload(self, utterance: Utterance) -> Transcribe:
         transcription = self._core.session.audio.input.transcription
@@ -89,6 +123,7 @@ class Transcribing:
             sample_rate=utterance.sample_rate,
             language=None if language is UNSET else language,
             prompt=None if prompt is UNSET else prompt,
+            logprobs=bool(self._core.session.include),
         )
 
     def _failed(self, entry: Entry) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering
 from duologue.sessions.config import AnySession, RealtimeSession, TranscriptionSession, merged
@@ -12,6 +14,7 @@ from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.listening import Listening
 from duologue.sessions.response_settings import check_tools
+from duologue.sessions.stored_prompts import rendered
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class SettingsUpdates:
         """Merge ``patch`` in. Raises ``ProtocolError``, and then nothing has changed (O2)."""
         core, before = self._core, self._core.session
         present = self._of_type(before, patch.get("type"))
-        after = merged(present, patch)
+        after = with_prompt(core.context, merged(present, patch), patch)
         self._check(before, after)
         core.session = after
         core.settings_version += 1
@@ -71,13 +74,24 @@ class SettingsUpdates:
             raise ProtocolError("invalid_value", "Tracing cannot be changed once it is on.", "session.tracing")
 
 
+def with_prompt(context: SessionContext, session: AnySession, patch: dict[str, Any]) -> AnySession:
+    """``session`` with the text of a prompt that ``patch`` names as its instructions, unless it has instructions too.
+
+    Raises ``ProtocolError`` that names the field.
+    """
+    if not isinstance(session, RealtimeSession) or session.prompt is None or "prompt" not in patch:
+        return session
+    text = rendered(context.prompts, session.prompt, "session.prompt")
+    return session if "instructions" in patch else replace(session, instructions=text)
+
+
 def check_settings(context: SessionContext, session: AnySession) -> None:
     """Raises ``ProtocolError`` for what is well-formed but cannot be served, naming the field."""
     names = context.names
     if (transcription := session.audio.input.transcription) is not None:
         param = "session.audio.input.transcription.model"
         names.resolve("transcription_models", transcription.model, param)
-    if session.include:
+    if session.include and not context.gives_logprobs:
         message = "The recogniser that is served here gives no log probabilities."
         raise ProtocolError("invalid_value", message, "session.include")
     if isinstance(session, RealtimeSession):

@@ -6,15 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from missing import missing
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def missing(what: str) -> None:
-    """Data that a test needs is not there: a failure under CI, else a visible skip."""
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")

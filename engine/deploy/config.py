@@ -145,6 +145,8 @@ class DeployConfig(Shape, frozen=True):
     aliases: Aliases = Aliases()
     limits: dict[str, float] = {}
     """What a session may do; the names are those of the session core's limits, which checks them."""
+    prompts: dict[str, dict[str, Any]] = {}
+    """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
     checkpoint: str | None = None

@@ -30,6 +30,8 @@ _LONGEST_SENTENCE: Final = 60
 _SENTENCE_END: Final = re.compile(r"[.!?…][\"'”’)*_]*\s*$")
 _SLICE: Final = 64
 """Prompt tokens read in one go: the longest that other sessions, and an abort, have to wait."""
+_REPORT_EVERY: Final = 8
+"""Tokens from one report of usage to the next."""
 _REUSE: Final = 32
 """Least run of tokens that is moved within the cache, rather than read again, when older turns are left out."""
 
@@ -47,8 +49,8 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LlamaCppLanguageModel(Stage):
-    """Takes :class:`Converse`, emits :class:`TextDelta`, :class:`ToolCallDelta`, one :class:`Usage` and, cut short,
-    :class:`StageFinish`.
+    """Takes :class:`Converse`, emits :class:`TextDelta`, :class:`ToolCallDelta`, now and then :class:`Usage`, and, cut
+    short, :class:`StageFinish`.
 
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
@@ -173,7 +175,7 @@ class _Answer:
         self._written = ""
         self._call_names: dict[int, str] = {}
         self._cut_short = False
-        self._usage: Usage | None = None
+        self._reported = Usage()
 
     def __call__(self, report: Any) -> bool:
         if isinstance(report, list):
@@ -185,11 +187,8 @@ class _Answer:
         if (progress := report.get("prompt_progress")) is not None:
             self._prompt_tokens, self._cached_tokens = progress["total"], progress["cache"]
         if (usage := report.get("usage")) is not None:
-            self._usage = Usage(
-                input_tokens=usage["prompt_tokens"],
-                cached_tokens=usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
-                output_tokens=usage["completion_tokens"],
-            )
+            self._prompt_tokens, self._tokens = usage["prompt_tokens"], usage["completion_tokens"]
+            self._cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         for choice in report.get("choices", ()):
             if choice.get("finish_reason") == "length":
                 self._cut_short = not self._own_limit
@@ -202,16 +201,24 @@ class _Answer:
         """Hand on a piece of a call. Its name comes with the first piece only. False: enough."""
         index, function = piece.get("index", 0), piece.get("function", {})
         name = self._call_names.setdefault(index, function.get("name") or "")
-        self._tokens += 1
+        self._count()
         delta = ToolCallDelta(call_id=str(index), name=name, arguments=function.get("arguments") or "")
         return self._context.emit(delta)
 
+    def _count(self) -> None:
+        """Another token. What an answer has used is reported as it goes: it may be broken off."""
+        self._tokens += 1
+        if self._tokens % _REPORT_EVERY == 1:
+            self._report()
+
+    def _report(self) -> None:
+        now = Usage(input_tokens=self._prompt_tokens, cached_tokens=self._cached_tokens, output_tokens=self._tokens)
+        self._context.emit(now.since(self._reported))
+        self._reported = now
+
     def close(self) -> None:
         """Report usage, and that the request's own limit was hit."""
-        self._context.emit(
-            self._usage
-            or Usage(input_tokens=self._prompt_tokens, cached_tokens=self._cached_tokens, output_tokens=self._tokens)
-        )
+        self._report()
         if self._cut_short:
             self._context.emit(StageFinish(reason="length"))
 
@@ -219,7 +226,7 @@ class _Answer:
         """Hand on what was written. True: enough."""
         if not text:
             return False
-        self._tokens += 1
+        self._count()
         if not self._written:
             text = text.lstrip()
         self._written = (self._written + text)[-16:]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from duologue.codecs.levels import dbfs
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import resample
 from duologue.engine.models import require
-from duologue.engine.requests import EngineRequest, Transcribe, TranscriptDelta
+from duologue.engine.requests import EngineRequest, TokenLogprob, Transcribe, TranscriptDelta
 from duologue.engine.stage import Stage, StageContext
 from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.stages.whisper import LONGEST_S, SAMPLE_RATE, Hypothesis, Whisper
@@ -60,18 +62,29 @@ class WhisperRecogniser(Stage):
         for part in split_at_pauses(samples, LONGEST_S):
             if context.aborted:
                 return
-            parts.append(self._words_in(part, piece))
-        context.emit(TranscriptDelta(text=" ".join(filter(None, parts))))
+            if (hypothesis := self._words_in(part, piece)) is not None:
+                parts.append(hypothesis)
+        text = " ".join(hypothesis.text for hypothesis in parts)
+        tokens = [token for hypothesis in parts for token in hypothesis.tokens]
+        language = self._whisper.language_of(piece.language or self._language) if parts else None
+        context.emit(TranscriptDelta(text=text, logprobs=tuple(without_space(tokens)), language=language))
 
     def close(self) -> None:
         """Free the weights."""
         del self._whisper
 
-    def _words_in(self, samples: NDArray[np.float32], piece: Transcribe) -> str:
+    def _words_in(self, samples: NDArray[np.float32], piece: Transcribe) -> Hypothesis | None:
         if _loudest_dbfs(samples) < _SILENT_DBFS:
-            return ""
-        hypothesis = self._whisper.recognise(samples, piece.language or self._language, piece.prompt)
-        return hypothesis.text if was_spoken(hypothesis) else ""
+            return None
+        language = piece.language or self._language
+        hypothesis = self._whisper.recognise(samples, language, piece.prompt, logprobs=piece.logprobs)
+        return hypothesis if was_spoken(hypothesis) else None
+
+
+def without_space(tokens: Sequence[TokenLogprob]) -> Iterator[TokenLogprob]:
+    """``tokens`` without the space that the first begins with: the text has none there either."""
+    for index, token in enumerate(tokens):
+        yield replace(token, token=token.token.lstrip(), bytes=token.bytes.lstrip()) if index == 0 else token
 
 
 def was_spoken(hypothesis: Hypothesis) -> bool:

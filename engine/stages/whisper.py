@@ -8,7 +8,7 @@ on repetition, then in the next longer window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from duologue.engine.requests import TokenLogprob
 from duologue.engine.text.repetition import collapse_repeats, runs_in_circles
 from duologue.engine.words import normalise_words
 
@@ -42,6 +43,8 @@ class Hypothesis:
     """Probability that nobody speaks, of the token ``<|nospeech|>`` at the first step."""
     log_probability: float
     """Mean natural logarithm of the probabilities of the tokens chosen."""
+    tokens: tuple[TokenLogprob, ...] = ()
+    """Where they were asked for, the tokens of ``text`` with their own; empty for a text that had to be mended."""
 
 
 class Whisper:
@@ -66,7 +69,9 @@ class Whisper:
         )
         self._mel = FeatureExtractor(feature_size=self._model.n_mels)
 
-    def recognise(self, samples: NDArray[np.float32], language: str = "en", prompt: str | None = None) -> Hypothesis:
+    def recognise(
+        self, samples: NDArray[np.float32], language: str = "en", prompt: str | None = None, *, logprobs: bool = False
+    ) -> Hypothesis:
         """Text of ``samples``, mono at 16 kHz, at most ``LONGEST_S``.
 
         ``language`` is an ISO 639-1 code and ``prompt`` text that goes before; an English-only model knows no other.
@@ -79,14 +84,14 @@ class Whisper:
         fitting = [window for window in WINDOWS_S if seconds + TRAILING_SILENCE_S <= window]
         speech_s = audible_seconds(samples)
         encoded = self._encode(samples, fitting[0])
-        first = self._decode(encoded, tokens, language, seconds, penalty=1.0)
+        first = self._decode(encoded, tokens, language, seconds, penalty=1.0, logprobs=logprobs)
         if not _doubtful(first, speech_s):
             return first
-        second = self._decode(encoded, tokens, language, seconds, penalty=1.1)
+        second = self._decode(encoded, tokens, language, seconds, penalty=1.1, logprobs=logprobs)
         if not _doubtful(second, speech_s):
             return second
         encoded = self._encode(samples, fitting[min(1, len(fitting) - 1)])
-        third = self._decode(encoded, tokens, language, seconds, penalty=1.2)
+        third = self._decode(encoded, tokens, language, seconds, penalty=1.2, logprobs=logprobs)
         if not _doubtful(third, speech_s):
             return third
         return Hypothesis(collapse_repeats(first.text), first.no_speech, first.log_probability)
@@ -98,9 +103,12 @@ class Whisper:
             before = [tokenizer.sot_prev, *tokenizer.encode(" " + prompt.strip())[-_LONGEST_PROMPT:]]
         return [*before, *tokenizer.sot_sequence, tokenizer.no_timestamps]
 
+    def language_of(self, language: str) -> str:
+        """The language that words asked for in ``language`` are in: an English-only model writes English."""
+        return language if self._model.is_multilingual else "en"
+
     def _tokenizer(self, language: str) -> Any:
-        if not self._model.is_multilingual:
-            language = "en"
+        language = self.language_of(language)
         if language not in self._tokenizer_of_language:
             try:
                 self._tokenizer_of_language[language] = self._make_tokenizer(language)
@@ -115,7 +123,9 @@ class Whisper:
         batch = np.ascontiguousarray(mel[np.newaxis], dtype=np.float32)
         return self._model.encode(self._ctranslate2.StorageView.from_array(batch))
 
-    def _decode(self, encoded: Any, tokens: list[int], language: str, seconds: float, penalty: float) -> Hypothesis:
+    def _decode(
+        self, encoded: Any, tokens: list[int], language: str, seconds: float, *, penalty: float, logprobs: bool
+    ) -> Hypothesis:
         room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
         result = self._model.generate(
             encoded,
@@ -124,10 +134,39 @@ class Whisper:
             max_length=len(tokens) + room,
             repetition_penalty=penalty,
             return_scores=True,
+            return_logits_vocab=logprobs,
             return_no_speech_prob=True,
         )[0]
-        text = self._tokenizer(language).decode(result.sequences_ids[0]).strip()
-        return Hypothesis(text, result.no_speech_prob, result.scores[0])
+        tokenizer, ids = self._tokenizer(language), result.sequences_ids[0]
+        of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if logprobs else ()
+        return Hypothesis(tokenizer.decode(ids).strip(), result.no_speech_prob, result.scores[0], of_tokens)
+
+    @staticmethod
+    def _logprobs(tokenizer: Any, ids: list[int], logits: list[Any]) -> Iterator[TokenLogprob]:
+        """Of the tokens that are text. ``logits``: for each step one score a token of the vocabulary."""
+        for token_id, step in zip(ids, logits, strict=False):  # the last step may be the one that ends the text
+            scores = np.array(step, dtype=np.float32).reshape(-1)
+            logprob = float(scores[token_id] - np.logaddexp.reduce(scores.astype(np.float64)))
+            if token_id < tokenizer.eot:
+                data = token_bytes(tokenizer.tokenizer.id_to_token(token_id))
+                yield TokenLogprob(token=data.decode(errors="replace"), logprob=min(logprob, 0.0), bytes=data)
+
+
+def token_bytes(token: str) -> bytes:
+    """The bytes behind a token of a byte-level vocabulary, in which each byte is a printable character.
+
+    The alphabet is GPT-2's: the 188 printable characters of Latin-1 are themselves, the other bytes follow from 256 on.
+    """
+    return bytes(_BYTE_OF[character] for character in token)
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF: Final = _bytes_of_characters()
 
 
 def audible_seconds(samples: NDArray[np.float32]) -> float:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.engine_command import engine
+from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -125,6 +126,7 @@ def recompute(
 
 
 app.command()(engine)
+app.command()(gateway)
 
 
 def _refuse_existing(out: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -19,6 +19,7 @@ from duologue.realtime.client import ServerUnreachable
 READY = "duologue ready "
 STOP_S = 10.0
 SERVE = "from duologue.realtime.cli import main; main()"
+ECHO = "from duologue.realtime.bench.gateway_echo import main; main()"
 
 Phase = Literal["idle_start", "idle_end", "run_start", "run_end", "sample"]
 
@@ -66,8 +67,14 @@ class OwnServer(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def own_server(deploy_config: Path | None, log: Path, timeout_s: float = 300.0) -> AsyncIterator[OwnServer]:
-    """Run ``duologue serve`` on a free port. Its standard error goes to ``log``.
+async def own_server(
+    deploy_config: Path | None,
+    log: Path,
+    timeout_s: float = 300.0,
+    cores: Collection[int] = (),
+    program: str = SERVE,
+) -> AsyncIterator[OwnServer]:
+    """Run ``duologue serve`` on a free port, on ``cores`` if any are given. Its standard error goes to ``log``.
 
     Raises :class:`ServerUnreachable` with the server's own last line if it does not become ready.
     """
@@ -75,7 +82,12 @@ async def own_server(deploy_config: Path | None, log: Path, timeout_s: float = 3
     started = time.monotonic()
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", SERVE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=errors
+            sys.executable,
+            "-c",
+            on_cores(cores, program),
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
         )
     assert process.stdout is not None
     draining: asyncio.Task[bytes] | None = None
@@ -93,6 +105,11 @@ async def own_server(deploy_config: Path | None, log: Path, timeout_s: float = 3
         await _stop(process)
         if draining is not None:
             await draining
+
+
+def on_cores(cores: Collection[int], program: str) -> str:
+    """A program that first moves to the given cores, so that every thread of it is born there."""
+    return f"import os; os.sched_setaffinity(0, {sorted(cores)})\n{program}" if cores else program
 
 
 async def _ready_url(stdout: asyncio.StreamReader) -> str | None:

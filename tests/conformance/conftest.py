@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from agents.realtime.openai_realtime import get_server_event_type_adapter
 from openai import AsyncOpenAI
-from ordering import Line, received, violations
+from ordering import violations
 from recorder import Recorder
+from scripted_server import ScriptedServer, scripted_server
 from served import Served, server
+from shapes import check_shapes
 
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.resample import resample
@@ -42,31 +41,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert seconds < 5
 
 
-@pytest.fixture(scope="session")
-def validate_ga() -> Callable[[list[Line]], None]:
-    """Check every server event of a trace against the union of openai-agents, which knows each type and each field."""
-    adapter = get_server_event_type_adapter()
-
-    def validate(trace: list[Line]) -> None:
-        for event in received(trace):
-            parsed = adapter.validate_python(event)
-            kept = json.loads(parsed.model_dump_json(exclude_unset=True))
-            assert kept["type"] == event["type"]
-            _no_nulls_where_absent_is_meant(event)
-
-    return validate
-
-
-def _no_nulls_where_absent_is_meant(event: dict[str, Any]) -> None:
-    """S1: inside items and parts a key is absent, never null (the JavaScript agents client rejects null)."""
-    items = [event["item"]] if "item" in event else event.get("response", {}).get("output", [])
-    for item in [*items, *([event["part"]] if "part" in event else [])]:
-        for holder in (item, *item.get("content", [])):
-            assert None not in holder.values(), f"null in {holder} of {event['type']}"
-
-
 @pytest.fixture
-def converse(served: Served, validate_ga: Callable[[list[Line]], None]) -> Converse:
+def converse(served: Served) -> Converse:
     """``async with converse(model=...) as talk``: a recorded conversation, checked for shape and order at its end."""
 
     @asynccontextmanager
@@ -81,10 +57,17 @@ def converse(served: Served, validate_ga: Callable[[list[Line]], None]) -> Conve
             if check:
                 await recorder.settle()
         if check:
-            validate_ga(recorder.trace)
+            check_shapes(recorder.trace)
             assert violations(recorder.trace) == []
 
     return conversing
+
+
+@pytest.fixture
+async def scripted() -> AsyncIterator[ScriptedServer]:
+    """A server whose language model calls tools and can go on for ever."""
+    async with scripted_server() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +77,18 @@ def recording(speech_dir: Path) -> Callable[[str], bytes]:
     def load(name: str) -> bytes:
         samples, rate = read_wav(speech_dir / f"{name}.wav")
         return float_to_pcm16(resample(samples, rate, 24_000))
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def recording_16k(speech_dir: Path) -> Callable[[str], bytes]:
+    """A real recording as a microphone's track delivers it: PCM16 at its own 16 kHz."""
+
+    def load(name: str) -> bytes:
+        samples, rate = read_wav(speech_dir / f"{name}.wav")
+        assert rate == 16_000
+        return float_to_pcm16(samples)
 
     return load
 

@@ -17,7 +17,7 @@ from duologue.engine.pipeline import Capabilities, ExecutionType, PipelineConfig
 from duologue.engine.requests import Converse
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.serve import http_server, listen
 from duologue.realtime.websocket import WebSocketTransport
 from duologue.sessions.config import Limits, Names
@@ -42,7 +42,7 @@ class ScriptedSessions:
         settings = ManagerSettings(NAMES, model="tiny", voice="heart", instructions="Be kind.", limits=Limits())
         return SessionManager(None, settings).configure(model, opening)  # type: ignore[arg-type]
 
-    async def serve(self, transport: Any, model: str | None, opening: Opening) -> None:
+    async def serve(self, transport: Any, model: str | None, opening: Opening, on_begin: Any) -> None:
         self.served.append(model)
         self.openings.append(opening)
         await self.script(transport, model)
@@ -87,7 +87,8 @@ class Edge:
 
     gateway: Gateway
     engine: ScriptedEngine
-    sessions: ScriptedSessions
+    sessions: Any
+    """:class:`ScriptedSessions`, or the session manager that the test brought."""
     address: str
 
     @property
@@ -106,13 +107,19 @@ Serve = Callable[..., Any]
 
 @pytest.fixture
 def serve() -> Serve:
-    """``async with serve(script, keys=()) as edge``: a server on a free port whose sessions run ``script``."""
+    """``async with serve(script, keys=()) as edge``: a server on a free port whose sessions run ``script``, or those of
+    a real session manager."""
 
     @asynccontextmanager
-    async def serving(script: Script, keys: Sequence[str] = (), opened: bool = True) -> AsyncIterator[Edge]:
+    async def serving(
+        script: Script | SessionManager,
+        keys: Sequence[str] = (),
+        opened: bool = True,
+        settings: EdgeSettings | None = None,
+    ) -> AsyncIterator[Edge]:
         engine = ScriptedEngine()
-        gateway = Gateway(engine, NAMES)
-        sessions = ScriptedSessions(script)
+        gateway = Gateway(engine, NAMES, settings or EdgeSettings())
+        sessions: Any = script if isinstance(script, SessionManager) else ScriptedSessions(script)
         if opened:
             gateway.open(sessions)
         listener = listen("127.0.0.1", 0)

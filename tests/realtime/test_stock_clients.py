@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,117 +18,22 @@ from agents.realtime.openai_realtime import get_server_event_type_adapter
 from openai import AsyncOpenAI
 from ordering import violations
 from recorder import Recorder
-from scripted_engine import ScriptedEngine
+from scripted_server import scripted_server
 from session_driver import speech
 
-from duologue.engine.engine import EngineHealth
-from duologue.engine.pipeline import Capabilities, ExecutionType, PipelineConfig, StageConfig
-from duologue.engine.requests import (
-    AudioDelta,
-    Converse,
-    Delta,
-    EngineRequest,
-    Finished,
-    TextDelta,
-    ToolCallDelta,
-    Transcribe,
-    TranscriptDelta,
-    Usage,
-)
-from duologue.realtime.app import create_app
-from duologue.realtime.auth import ApiKeys
-from duologue.realtime.gateway import Gateway
-from duologue.realtime.serve import http_server, listen
-from duologue.sessions.config import Limits, Names
-from duologue.sessions.manager import ManagerSettings, SessionManager
-
-NAMES = Names(
-    models={"tiny": "tiny", "gpt-realtime": "tiny", "gpt-4o-realtime-preview": "tiny"},
-    voices={"heart": "heart", "alloy": "heart", "ash": "heart"},
-    transcription_models={"whisper-1": "whisper-1", "gpt-4o-mini-transcribe": "whisper-1"},
-)
 TOOL = {
     "type": "function",
     "name": "weather",
     "description": "The weather in a city.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-DONE = Finished(reason="completed", usage=Usage(input_tokens=9, output_tokens=3))
 PATIENCE_S = 20
-
-
-def answer(request: EngineRequest) -> list[Delta]:
-    """Calls the weather tool when asked about the weather, and repeats what a tool has said."""
-    payload = request.payload
-    if isinstance(payload, Transcribe):
-        return [TranscriptDelta(text="Hello there."), DONE]
-    assert isinstance(payload, Converse)
-    last = payload.messages[-1]
-    sound = [AudioDelta(pcm=speech(200))] if "audio" in payload.modalities else []
-    if last.role == "tool":
-        return [TextDelta(text=f"It is {last.text}."), *sound, DONE]
-    if payload.tools and "weather" in last.text:
-        words = [TextDelta(text="Let me see."), *sound] if "words" in last.text else []
-        call = [ToolCallDelta(call_id="0", name="weather", arguments=piece) for piece in ('{"city"', ':"Paris"', "}")]
-        return [*words, *call, DONE]
-    return [TextDelta(text=f"You said: {last.text}"), *sound, DONE]
-
-
-class FollowingEngine(ScriptedEngine):
-    """Answers every request by a function."""
-
-    pipeline = PipelineConfig(
-        name="scripted",
-        stages=(
-            StageConfig(
-                0,
-                "language_model",
-                "none",
-                ExecutionType.LLM_AR,
-                accepts=(Converse,),
-                final_output=True,
-                final_output_type="text",
-            ),
-        ),
-        capabilities=Capabilities(audio_in=True, audio_out=True, tools=True),
-    )
-
-    def __init__(self, script: Callable[[EngineRequest], list[Delta]]) -> None:
-        super().__init__()
-        self._script = script
-
-    def health(self) -> EngineHealth:
-        return EngineHealth(True, {"language_model": "ready"})
-
-    def open(self, what: Any) -> Any:
-        stream = super().open(what)
-        if isinstance(what, EngineRequest):
-            stream.give(*self._script(what))
-        return stream
 
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
-    engine = FollowingEngine(answer)
-    settings = ManagerSettings(
-        names=NAMES,
-        model="tiny",
-        voice="heart",
-        instructions="Be brief.",
-        limits=Limits(requests_per_minute=1000, tokens_per_minute=100_000),
-        can_call_tools=True,
-        speculate=False,
-    )
-    gateway = Gateway(engine, NAMES)
-    gateway.open(SessionManager(engine, settings))  # type: ignore[arg-type]
-    listener = listen("127.0.0.1", 0)
-    server = http_server(create_app(gateway, ApiKeys(["sekrit"])))
-    running = asyncio.create_task(server.serve(sockets=[listener]))
-    host, port = listener.getsockname()
-    yield f"{host}:{port}"
-    server.should_exit = True
-    await running
-    listener.close()
+    async with scripted_server() as server:
+        yield server.address
 
 
 @asynccontextmanager

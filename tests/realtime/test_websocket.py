@@ -103,7 +103,10 @@ async def test_fc_073_ga_names_are_the_default(serve: Any) -> None:
         ("?model=gpt-9", {}, "model_not_found", "tiny"),
         ("?intent=transcription&model=tiny", {}, "model_not_found", "whisper"),
         ("?intent=translation", {}, "duologue.unsupported_intent", "translation"),
-        ("?call_id=rtc_1", {}, "duologue.unsupported_transport", "calls"),
+        ("?call_id=rtc_1", {}, "call_id_not_found", "rtc_1"),
+        ("?extensions=telepathy", {}, "duologue.unsupported_extension", "telepathy"),
+        ("?resume=nothing&after=0", {}, "duologue.resume_unknown", "token"),
+        ("?resume=nothing&after=x", {}, "invalid_value", "after"),
     ],
 )
 async def test_what_is_not_served_is_refused_by_an_event_and_a_close_reason(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from session_driver import Driver, speech
+from session_driver import Driver, silence, speech
 
-from duologue.engine.requests import Converse
+from duologue.engine.requests import Converse, Usage
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.items import InputText, MessageItem
@@ -247,3 +247,27 @@ def test_a_response_created_by_hand_takes_the_place_of_the_automatic_one() -> No
     assert not driver.all(events.ErrorEvent)
     driver.answer()
     assert len(driver.all(events.ResponseDone)) == 1
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+def test_a_response_that_is_broken_off_says_what_it_has_used(speculate: bool, how: str) -> None:
+    driver = Driver(speculate=speculate)
+    driver.say(speech(600), silence(200))
+    if speculate:
+        driver.transcribe("Hello.")
+        driver.write("One", usage=Usage(input_tokens=20, cached_tokens=12, output_tokens=1))
+        driver.say(silence(600))
+    else:
+        driver.say(silence(600))
+        driver.transcribe("Hello.")
+        driver.write("One", usage=Usage(input_tokens=20, cached_tokens=12, output_tokens=1))
+    driver.write(" two", usage=Usage(input_tokens=20, cached_tokens=12, output_tokens=9))
+    if how == "cancel":
+        driver.do(client.ResponseCancel())
+    else:
+        driver.say(speech(300))
+    usage = driver.last(events.ResponseDone).response.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 9, 29)
+    assert usage.input_token_details.cached_tokens == 12

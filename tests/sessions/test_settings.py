@@ -10,9 +10,12 @@ from session_driver import Driver, speech
 
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad
+from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad, Transcription
 from duologue.sessions.effects import Shutdown
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.stored_prompts import PromptTemplate
+
+PROMPTS = {"guide": PromptTemplate(versions={"1": "You are a guide.", "2": "You know {{ city }}."})}
 
 
 def test_o1_the_first_event_is_the_session_with_every_default() -> None:
@@ -101,6 +104,29 @@ def test_fc_074_fc_098_a_wrong_field_is_named_and_nothing_changes(patch: dict[st
     assert driver.machine.session == before
 
 
+def test_null_takes_away_what_may_be_missing() -> None:
+    hints = {"model": "whisper-1", "language": "en", "prompt": "Names.", "keywords": ["Ada"]}
+    driver = Driver({"parallel_tool_calls": False, "reasoning": {"effort": "low"}})
+    driver.update({"audio": {"input": {"transcription": hints}}})
+    cleared = {"language": None, "prompt": None, "keywords": None}
+    driver.update({"parallel_tool_calls": None, "reasoning": None, "audio": {"input": {"transcription": cleared}}})
+    assert "error" not in driver.kinds()
+    session = driver.machine.session
+    assert (session.parallel_tool_calls, session.reasoning) == (msgspec.UNSET, msgspec.UNSET)
+    assert session.audio.input.transcription == Transcription(model="whisper-1")
+
+
+def test_null_in_a_response_is_as_good_as_nothing() -> None:
+    """LiveKit's client writes ``"instructions": null`` where it has none."""
+    driver = Driver()
+    names = ("instructions", "tools", "tool_choice", "max_output_tokens", "metadata", "audio", "input", "conversation")
+    driver.do(client.ResponseCreate(response=dict.fromkeys(names)))
+    assert driver.kinds()[-1] == "response.created"
+    assert driver.context()[0] == ("system", "Be brief.")
+    driver.do(client.ResponseCreate(response={"modalities": None}))
+    assert driver.last(events.ErrorEvent).error.param == "response.modalities"
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     driver = Driver()
     driver.update({"audio": {"output": {"voice": "nobody"}}})
@@ -176,7 +202,7 @@ def test_shutdown_of_an_idle_session_closes_at_once() -> None:
 def test_every_field_of_the_session_is_accepted_and_echoed() -> None:
     patch: dict[str, Any] = {
         "parallel_tool_calls": False,
-        "prompt": {"id": "pmpt_1", "version": "2", "variables": {"city": "Paris"}},
+        "prompt": {"id": "guide", "version": "2", "variables": {"city": "Paris"}},
         "reasoning": {"effort": "low"},
         "tracing": {"workflow_name": "w", "group_id": "g", "metadata": {"k": "v"}},
         "truncation": {"type": "retention_ratio", "retention_ratio": 0.5, "token_limits": {"post_instructions": 100}},
@@ -194,7 +220,7 @@ def test_every_field_of_the_session_is_accepted_and_echoed() -> None:
             }
         },
     }
-    driver = Driver(transcription=False)
+    driver = Driver(transcription=False, prompts=PROMPTS)
     driver.update(patch)
     echoed = msgspec.json.decode(msgspec.json.encode(driver.last(events.SessionUpdated).session))
     for name in ("parallel_tool_calls", "prompt", "reasoning", "tracing", "truncation"):
@@ -227,3 +253,50 @@ def test_s4_a_voice_given_as_an_object_is_echoed_as_its_name() -> None:
     assert driver.last(events.ResponseCreated).response.audio.output.voice == "heart"
     driver.update({"audio": {"output": {"voice": {"name": "other"}}}})
     assert driver.last(events.ErrorEvent).error.param == "session.audio.output.voice"
+
+
+def test_a_prompt_becomes_the_instructions_and_instructions_beside_it_win() -> None:
+    driver = Driver({"prompt": {"id": "guide", "variables": {"city": "Paris"}}}, prompts=PROMPTS)
+    assert driver.machine.session.instructions == "You know Paris."  # type: ignore[union-attr]
+    driver.update({"prompt": {"id": "guide", "version": "1"}})
+    assert driver.machine.session.instructions == "You are a guide."  # type: ignore[union-attr]
+    driver.do(client.ResponseCreate())
+    assert driver.context() == [("system", "You are a guide.")]
+    driver.finish()
+    driver.do(client.ResponseCreate(response={"prompt": {"id": "guide", "variables": {"city": "Rome"}}}))
+    assert driver.context() == [("system", "You know Rome.")]
+    driver.update({"prompt": {"id": "guide", "version": "1"}, "instructions": "Whisper."})
+    assert driver.machine.session.instructions == "Whisper."  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        ({"id": "nobody"}, "invalid_value", "prompt.id"),
+        ({"id": "guide", "version": "9"}, "invalid_value", "prompt.version"),
+        ({"id": "guide"}, "missing_required_parameter", "prompt.variables.city"),
+        ({"id": "guide", "version": "1", "variables": {"x": "y"}}, "unknown_parameter", "prompt.variables.x"),
+        ({"version": "1"}, "missing_required_parameter", "prompt.id"),
+    ],
+)
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_prompt_that_is_not_stored_is_refused(prompt: dict[str, Any], code: str, param: str, stored: bool) -> None:
+    if not stored:
+        prompt = {"id": "guide"}
+        code, param = "invalid_value", "prompt.id"
+    driver = Driver(prompts=PROMPTS if stored else None)
+    before = driver.machine.session
+    for where, event in (
+        ("session", client.SessionUpdate(session={"prompt": prompt})),
+        ("response", client.ResponseCreate(response={"prompt": prompt})),
+    ):
+        (error,) = driver.do(event)
+        assert isinstance(error, events.ErrorEvent)
+        assert (error.error.code, error.error.param) == (code, f"{where}.{param}")
+    assert driver.machine.session == before
+
+
+def test_logprobs_of_a_recogniser_that_gives_none_are_refused() -> None:
+    driver = Driver()
+    driver.update({"include": ["item.input_audio_transcription.logprobs"]})
+    assert driver.last(events.ErrorEvent).error.param == "session.include"

@@ -308,3 +308,29 @@ def test_deleting_a_call_in_progress_names_it_no_more() -> None:
     driver.finish()
     assert item_id not in [event.item.id for event in driver.all(events.ItemDone)]
     assert not driver.pending(Converse)
+
+
+@pytest.mark.parametrize("words", ["", "Let me see."])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_parallel_calls_can_be_forbidden(allowed: bool, words: str) -> None:
+    driver = with_tools(parallel_tool_calls=allowed)
+    asked(driver)
+    if words:
+        driver.write(words)
+    driver.call('{"city":', "0")
+    driver.call('{"city":"Rome"}', "1")
+    driver.call('"Paris"}' if words else "", "0")
+    driver.finish()
+    arguments = [call.arguments for call in calls(driver)]
+    first = '{"city":"Paris"}' if words else '{"city":'
+    assert arguments == [first] + ['{"city":"Rome"}'] * allowed
+
+
+def test_a_call_cannot_be_required_without_tools() -> None:
+    driver = Driver({"tool_choice": "required"}, can_call_tools=True)
+    asked(driver)
+    assert driver.asked().tool_choice == "auto"
+    driver.finish()
+    (error,) = driver.do(client.ResponseCreate(response={"tool_choice": "required"}))
+    assert isinstance(error, events.ErrorEvent)
+    assert error.error.param == "response.tool_choice"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from session_driver import NAMES, Driver, silence, speech
 
-from duologue.engine.requests import Converse, Transcribe
+from duologue.engine.requests import Converse, TokenLogprob, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import RealtimeSession, TranscriptionSession
+from duologue.sessions.config import RealtimeSession, Transcription, TranscriptionSession
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.manager import ManagerSettings, Opening, SessionManager
@@ -162,6 +163,14 @@ def test_an_intent_to_transcribe_names_the_recogniser_in_the_url() -> None:
     assert configured(None, type="transcription").audio.input.transcription.model in NAMES.transcription_models
 
 
+@pytest.mark.parametrize("model", ["gpt-realtime-whisper", "gpt-live-transcribe"])
+def test_recognisers_without_turn_detection_leave_the_turns_to_the_client(model: str) -> None:
+    """LiveKit's plugin commits by its own detector, and a commit of ours before it would be one turn too many."""
+    session = TranscriptionSession.of(Driver(transcription=False).machine.session, model)
+    assert session.audio.input.turn_detection is None
+    assert session.audio.input.transcription == Transcription(model=model)
+
+
 def test_a_secrets_configuration_is_laid_over_the_defaults() -> None:
     session = configured(None, type="realtime", config={"instructions": "Bound.", "model": "second"})
     assert (session.instructions, session.model, session.audio.output.voice) == ("Bound.", "second", "heart")
@@ -178,3 +187,21 @@ def test_a_secrets_configuration_is_laid_over_the_defaults() -> None:
 def test_what_does_not_hold_is_refused(model: str | None, opening: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         configured(model, **opening)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("speculate", [True, False])
+def test_logprobs_and_the_language_come_with_the_words(wanted: bool, speculate: bool) -> None:
+    driver = listening(gives_logprobs=True, speculate=speculate)
+    if wanted:
+        driver.update({"include": ["item.input_audio_transcription.logprobs"]})
+    driver.say(speech(600), silence(800))
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    assert isinstance(payload, Transcribe)
+    assert payload.logprobs is wanted
+    token = TokenLogprob(token="né", logprob=-0.25, bytes="né".encode())
+    driver.transcribe("né", logprobs=(token,), language="fr")
+    delta, completed = driver.last(events.TranscriptionDelta), driver.last(events.TranscriptionCompleted)
+    expected = (events.Logprob(token="né", logprob=-0.25, bytes=(110, 195, 169)),) if wanted else UNSET
+    assert delta.logprobs == completed.logprobs == expected
+    assert completed.languages == (events.Language(code="fr"),)

@@ -319,3 +319,52 @@ def test_speech_disarms_the_idle_timeout() -> None:
     driver.say(speech(640))
     driver.wait(20)
     assert not driver.all(events.IdleTimeoutTriggered)
+
+
+def test_a_noise_without_words_starts_the_idle_timeout_afresh() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
+    driver.spoken_turn(ms=1000)
+    driver.wait(3)
+    driver.say(speech(640), silence(800))
+    driver.transcribe("")
+    driver.wait(4.9)
+    assert not driver.all(events.IdleTimeoutTriggered)
+    driver.wait(0.2)
+    assert len(driver.all(events.IdleTimeoutTriggered)) == 1
+
+
+def test_an_idle_timeout_whose_answer_is_refused_comes_once() -> None:
+    """It used to come again at once, and for ever."""
+    detection = {"turn_detection": {"idle_timeout_ms": 5000}}
+    driver = Driver({"audio": {"input": detection}}, limits=Limits(requests_per_minute=1))
+    driver.spoken_turn(ms=1000)
+    driver.wait(20)
+    assert len(driver.all(events.IdleTimeoutTriggered)) == 1
+    assert driver.last(events.ErrorEvent).error.code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("interrupt", [True, False])
+def test_o13_create_response_and_interrupt_response_in_all_four_combinations(create: bool, interrupt: bool) -> None:
+    flags = {"create_response": create, "interrupt_response": interrupt}
+    driver = Driver({"audio": {"input": {"turn_detection": flags}}})
+    echoed = driver.last(events.SessionUpdated).session.audio.input.turn_detection
+    assert (echoed.create_response, echoed.interrupt_response) == (create, interrupt)  # type: ignore[union-attr]
+    driver.do(client.ResponseCreate())
+    running = driver.last(events.ResponseCreated).response.id
+    driver.write("One two three.")
+    driver.speak(5000)
+    driver.say(speech(640), silence(800))
+    driver.transcribe("Hello.")
+    assert len(driver.all(events.InputAudioCommitted)) == 1
+    ended = [event.response.id for event in driver.all(events.ResponseDone)]
+    assert ended == ([running] if interrupt else [])
+    errors = [event.error.code for event in driver.all(events.ErrorEvent)]
+    began = len(driver.all(events.ResponseCreated)) - 1
+    match create, interrupt:
+        case True, True:
+            assert (began, errors) == (1, [])
+        case True, False:  # the automatic answer fails as one created by hand would
+            assert (began, errors) == (0, ["conversation_already_has_active_response"])
+        case _:
+            assert (began, errors) == (0, [])

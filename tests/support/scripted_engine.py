@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duologue.engine.engine import RequestRefused
-from duologue.engine.requests import Delta, EngineRequest, Finished
+from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
 from duologue.sessions.server_events import ServerEvent
 
 TIMEOUT_S = 10.0
@@ -23,6 +23,7 @@ class ScriptedStream:
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
         self.aborted = False
+        self.usage = Usage()
         self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
         self._over = False
 

@@ -40,6 +40,7 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.updating import Bound
 
 RATE = 24_000
@@ -73,6 +74,9 @@ class Driver:
         deliver: bool = True,
         transcription: bool = True,
         can_call_tools: bool = False,
+        takes_images: bool = False,
+        gives_logprobs: bool = False,
+        prompts: dict[str, PromptTemplate] | None = None,
         bound: Bound | None = None,
     ) -> None:
         numbers = itertools.count()
@@ -81,6 +85,9 @@ class Driver:
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             limits=limits or Limits(),
             can_call_tools=can_call_tools,
+            takes_images=takes_images,
+            gives_logprobs=gives_logprobs,
+            prompts=prompts or {},
             may_speculate=lambda: speculate,
         )
         session = RealtimeSession(
@@ -140,17 +147,17 @@ class Driver:
         """Ids of open requests of a kind, oldest first."""
         return [request_id for request_id, request in self.requests.items() if isinstance(request.payload, kind)]
 
-    def transcribe(self, text: str, reason: Any = "completed") -> str:
+    def transcribe(self, text: str, reason: Any = "completed", **fields: Any) -> str:
         """The oldest open recogniser request ends with these words."""
         request_id = self.pending(Transcribe)[0]
         if text:
-            self.do(EngineOutput(request_id, TranscriptDelta(text=text)))
+            self.do(EngineOutput(request_id, TranscriptDelta(text=text, **fields)))
         self.finish(request_id, reason)
         return request_id
 
-    def write(self, text: str, request_id: str | None = None) -> str:
+    def write(self, text: str, request_id: str | None = None, usage: Usage | None = None) -> str:
         request_id = request_id or self.pending(Converse)[0]
-        self.do(EngineOutput(request_id, TextDelta(text=text)))
+        self.do(EngineOutput(request_id, TextDelta(text=text), usage or Usage()))
         return request_id
 
     def speak(self, ms: int, words: Sequence[WordSpan] = (), request_id: str | None = None) -> str:

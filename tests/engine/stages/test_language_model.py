@@ -24,8 +24,8 @@ def text_of(pieces) -> str:
 
 
 def usage_of(pieces) -> Usage:
-    (usage,) = [piece for piece in pieces if isinstance(piece, Usage)]
-    return usage
+    reports = [piece for piece in pieces if isinstance(piece, Usage)]
+    return Usage(**{name: sum(getattr(report, name) for report in reports) for name in Usage.__struct_fields__})
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,16 @@ def test_it_answers_in_pieces_and_counts(model, run_stage):
     assert usage.input_tokens > 20
     assert usage.output_tokens >= len(text_of(pieces).split())
     assert not any(isinstance(piece, StageFinish) for piece in pieces)
+
+
+@pytest.mark.models
+def test_what_has_been_used_is_known_before_the_first_word(model, run_stage):
+    """An answer may be broken off at any point, and is to say then what it has used."""
+    pieces = run_stage(model, Converse(messages=(SYSTEM, user("Name five large cities.")), seed=1))
+    before = pieces[: next(i for i, piece in enumerate(pieces) if isinstance(piece, TextDelta))]
+    assert usage_of(before).input_tokens == usage_of(pieces).input_tokens
+    last_words = max(i for i, piece in enumerate(pieces) if isinstance(piece, TextDelta))
+    assert usage_of(pieces).output_tokens - usage_of(pieces[:last_words]).output_tokens <= 10
 
 
 @pytest.mark.models
@@ -137,7 +147,7 @@ def test_an_abort_stops_writing_at_the_next_token(model, recorder):
     slot = model.start(context.request)
     model.process(slot, context.request.payload, context)
     model.release(slot)
-    assert len(context.pieces) == 1
+    assert len([piece for piece in context.pieces if isinstance(piece, TextDelta)]) == 1
 
 
 @pytest.mark.models

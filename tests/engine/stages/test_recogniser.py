@@ -3,9 +3,10 @@ import pytest
 
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.resample import resample
+from duologue.engine.models import require
 from duologue.engine.requests import Transcribe, TranscriptDelta
-from duologue.engine.stages.recogniser import SAMPLE_RATE, split_at_pauses, was_spoken
-from duologue.engine.stages.whisper import LONGEST_S, Hypothesis, audible_seconds
+from duologue.engine.stages.recogniser import SAMPLE_RATE, split_at_pauses, was_spoken, without_space
+from duologue.engine.stages.whisper import LONGEST_S, Hypothesis, Whisper, audible_seconds, token_bytes
 from duologue.engine.words import WordErrors, normalise_words, word_errors
 
 
@@ -161,3 +162,26 @@ def test_a_prompt_helps_with_spelling_and_never_appears_itself(recordings, trans
     heard = transcribe(recordings["goforward.wav"][0], prompt="Robot commands in metres.")
     assert "robot" not in heard.lower()
     assert normalise_words(heard)[:2] == ["go", "forward"]
+
+
+@pytest.mark.parametrize("text", [" Hello café 你好.", "\u00ad\t\x7f\x80"])
+def test_the_bytes_of_tokens_are_those_of_the_text(text):
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    pieces = [piece for piece, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
+    assert b"".join(map(token_bytes, pieces)) == text.encode()
+
+
+@pytest.mark.models
+def test_logprobs_add_up_to_the_text_and_to_the_score(recordings):
+    whisper = Whisper(require("whisper-tiny.en"), threads=1, workers=1)
+    for name in ("goforward.wav", "cards-004.wav"):
+        samples, _ = recordings[name]
+        plain, told = whisper.recognise(samples), whisper.recognise(samples, logprobs=True)
+        assert (plain.text, plain.tokens) == (told.text, ())
+        tokens = list(without_space(told.tokens))
+        assert b"".join(token.bytes for token in tokens).decode() == told.text
+        assert all(token.logprob <= 0 for token in tokens)
+        # The score is the mean over the tokens and the end of the text, whose own is what is left.
+        end = told.log_probability * len(tokens) - sum(token.logprob for token in tokens)
+        assert -3 < end <= 1e-3

@@ -1,0 +1,23 @@
+"""Cross-origin requests: a page from anywhere may place a call, and nothing else."""
+
+from __future__ import annotations
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+PATHS = ("/v1/realtime/calls", "/v1/realtime")
+HEADERS = ("authorization", "content-type", "openai-beta", "x-openai-agents-sdk")
+
+
+class CallCors:
+    """CORS for the paths that take an offer. Outside the check of keys: a preflight has none."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._cross_origin = CORSMiddleware(
+            app, allow_origins=["*"], allow_methods=["POST"], allow_headers=HEADERS, expose_headers=["Location"]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        offered = scope["type"] == "http" and scope["path"] in PATHS
+        await (self._cross_origin if offered else self._app)(scope, receive, send)

@@ -1,0 +1,114 @@
+"""What a connection to ``/v1/realtime`` asks for: which dialect, and which session, a new one or one there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from starlette.requests import HTTPConnection
+
+from duologue.realtime.auth import SCOPE_SECRET
+from duologue.realtime.client_secrets import ClientSecret
+from duologue.realtime.dialects import BETA, GA, Dialect
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.resume import EXTENSION
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import Opening
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """Begin a session."""
+
+    model: str | None
+    """What the URL names; None: the session binds it later."""
+    opening: Opening
+    resumable: bool
+
+
+@dataclass(frozen=True)
+class JoinCall:
+    """Be a sideband of a session in progress."""
+
+    call_id: str
+
+
+@dataclass(frozen=True)
+class ResumeSession:
+    """Go on with a session whose connection broke."""
+
+    token: str
+    after: int
+    """Frames that the client has."""
+
+
+Request = NewSession | JoinCall | ResumeSession
+
+
+def dialect(connection: HTTPConnection) -> Dialect:
+    """The dialect that the handshake asks for."""
+    beta = (
+        "realtime=v1" in connection.headers.get("openai-beta", "")
+        or "openai-beta.realtime-v1" in connection.scope["subprotocols"]
+        or connection.query_params.get("dialect") == "beta"
+    )
+    return BETA if beta else GA
+
+
+def requested(connection: HTTPConnection, gateway: Gateway) -> Request:
+    """Raises ``ProtocolError`` for a model, an intent or an extension that is not served."""
+    query = connection.query_params
+    if "resume" in query:
+        return ResumeSession(query["resume"], _after(query.get("after", "")))
+    if "call_id" in query:
+        return JoinCall(query["call_id"])
+    model, opening = _session(connection, gateway)
+    extensions = [name for name in query.get("extensions", "").split(",") if name]
+    for name in extensions:
+        if name != EXTENSION or gateway.settings.resume_window_s <= 0:
+            raise ProtocolError("duologue.unsupported_extension", f"There is no extension '{name[:64]}'.", "extensions")
+    return NewSession(model, opening, EXTENSION in extensions)
+
+
+def _after(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise ProtocolError("invalid_value", "'after' is the number of events that the client has received.", "after")
+    return int(text)
+
+
+def _session(connection: HTTPConnection, gateway: Gateway) -> tuple[str | None, Opening]:
+    query = connection.query_params
+    intent, model = query.get("intent", "realtime"), query.get("model") or None
+    if intent not in ("realtime", "transcription"):
+        message = f"Unsupported intent '{intent}'. Supported: realtime, transcription."
+        raise ProtocolError("duologue.unsupported_intent", message, "intent")
+    secret: ClientSecret | None = connection.scope.get(SCOPE_SECRET)
+    if secret is not None:
+        return None, _of_secret(secret, model, query.get("intent"), gateway)
+    if intent != "transcription":
+        return model and _served(gateway, "models", model), Opening()
+    if model is not None:
+        _served(gateway, "transcription_models", model)
+    return model, Opening(type="transcription")
+
+
+def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], name: str) -> str:
+    """The served name of a model. Raises ``ProtocolError`` with the known ones."""
+    try:
+        return gateway.names.resolve(kind, name, "model")
+    except ProtocolError as error:
+        raise ProtocolError("model_not_found", error.message, error.param) from error
+
+
+def _of_secret(secret: ClientSecret, model: str | None, intent: str | None, gateway: Gateway) -> Opening:
+    """What a client secret is bound to. Raises ``ProtocolError`` where the URL says something else."""
+    opening = secret.opening
+    if intent is not None and intent != opening.type:
+        message = f"The client secret is for a session of type '{opening.type}'."
+        raise ProtocolError("duologue.unsupported_intent", message, "intent")
+    if model is None or opening.type == "transcription":
+        return opening
+    bound = opening.config.get("model", model)
+    if _served(gateway, "models", model) != _served(gateway, "models", bound):
+        raise ProtocolError("model_not_found", f"The client secret is for the model '{bound}'.", "model")
+    return replace(opening, config={**opening.config, "model": bound})

@@ -1,0 +1,21 @@
+"""What a test does when something that it needs is not on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+
+def missing(what: str) -> None:
+    """Something that a test needs is not there: a failure under CI, else a visible skip."""
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def need_package(name: str) -> None:
+    """Skip (under CI: fail) unless the package can be imported."""
+    if importlib.util.find_spec(name) is None:
+        missing(f"The package {name} is not installed: pip install 'duologue[test]'.")
