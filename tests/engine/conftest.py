@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from missing import need_package
+from ray_nodes import Nodes, two_nodes
 
 from duologue.engine.chunking import HandingOver, HandOver
 from duologue.engine.executors.inline import InlineReplica
@@ -218,3 +220,11 @@ def kit() -> Any:
         timeout_s = TIMEOUT_S
 
     return Kit
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[Nodes]:
+    """A Ray cluster of two nodes, started once."""
+    need_package("ray")
+    with two_nodes() as nodes:
+        yield nodes
