@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from duologue.engine import metrics
+from duologue.engine.autoscale import Autoscaler
 from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import OPTIONS, RayOptions, SharedMemoryOptions
@@ -106,6 +107,7 @@ class Engine:
         self._types = PieceTypes()
         self._ray = RayCluster(deploy.ray, self._file)
         self._orchestrator: Orchestrator | None = None
+        self._scalers: list[Autoscaler] = []
         for kind in ("models", "voices", "transcription_models"):
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
@@ -141,10 +143,14 @@ class Engine:
         self._orchestrator.start()
         for replica in self._all_replicas():
             metrics.replicas.add(replica)
+        self._scale(self._orchestrator)
 
     async def close(self) -> None:
         """Abort what runs, stop the workers, free the models. Idempotent."""
         orchestrator, self._orchestrator = self._orchestrator, None
+        scalers, self._scalers = self._scalers, []
+        for scaler in scalers:
+            await scaler.close()
         replicas, self._replicas = self._all_replicas(), {}
         self._states = dict.fromkeys(self._states, "waiting")
         for replica in replicas:
@@ -265,6 +271,42 @@ class Engine:
                 group.create_task(bring_up(VOICE_ACTIVITY, [("loading", self.voice_activity.start)]))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def _scale(self, orchestrator: Orchestrator) -> None:
+        """Let the stages grow and shrink that the deploy file says it of."""
+        for config in self.pipeline.stages:
+            if bounds := self.deploy.stage(config.stage_id).autoscale:
+                replicas = self._replicas[config.stage_id]
+                start, end = self._start_one_more(config), self._end_one
+                self._scalers.append(Autoscaler(config.stage_id, bounds, replicas, orchestrator, start, end))
+        if self._scalers:
+            orchestrator.on_load = self._look_at_load
+
+    def _look_at_load(self) -> None:
+        for scaler in self._scalers:
+            scaler.look()
+
+    def _start_one_more(self, config: StageConfig) -> Callable[[int], Awaitable[Replica]]:
+        async def start(index: int) -> Replica:
+            replica = self._new_replica(config, index)
+            self._replicas[config.stage_id].append(replica)
+            try:
+                await replica.load()
+                await replica.warm_up()
+            except BaseException:
+                await self._end_one(replica)
+                raise
+            metrics.replicas.add(replica)
+            return replica
+
+        return start
+
+    async def _end_one(self, replica: Replica) -> None:
+        metrics.replicas.remove(replica)
+        await replica.close()  # cut short, it is closed again with the rest
+        for replicas in self._replicas.values():
+            if replica in replicas:
+                replicas.remove(replica)
 
     def check_arguments(self) -> None:
         """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duologue.engine import metrics
@@ -57,6 +57,8 @@ class Orchestrator:
         self._runs: dict[str, _Run] = {}
         self._readers: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
+        self.on_load: Callable[[], None] = lambda: None
+        """Called when a request was opened, and when one was released by every stage."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -105,6 +107,7 @@ class Orchestrator:
         self._runs[request.request_id] = run
         self._idle.clear()
         run.start(more_input)
+        self.on_load()
         return run.stream
 
     @property
@@ -143,6 +146,7 @@ class Orchestrator:
         del self._runs[request_id]
         if not self._runs:
             self._idle.set()
+        self.on_load()
 
     def _start_reader(self, stage_id: int, replica: Replica) -> None:
         name = f"reader {replica.stage} {replica.index}"

@@ -173,7 +173,9 @@ def chain(*stages: Scripted, **sizes: int) -> tuple[PipelineConfig, dict[int, Sc
 
 
 @pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
+def no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "ray" in request.node.nodeid:  # the cluster's threads stay until the end of the session
+        request.getfixturevalue("ray_nodes")
     before = set(threading.enumerate())
     yield
     left = [thread.name for thread in threading.enumerate() if thread not in before and thread.name != "asyncio_0"]
