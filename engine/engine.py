@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from duologue.engine import metrics
 from duologue.engine.autoscale import Autoscaler
 from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
 from duologue.engine.connectors.options import OPTIONS, RayOptions, SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import Segments
+from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.deploy import DeployConfig, DeployError, Resources, StageDeploy
+from duologue.engine.deploy import DeployConfig, DeployError, Resources, StageDeploy, current_platform
+from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
@@ -30,8 +31,16 @@ from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.executors.remote import RemoteReplica, WorkerError
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
-from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, stage_target
+from duologue.engine.pipeline import (
+    PipelineConfig,
+    PipelineError,
+    StageConfig,
+    get_pipeline,
+    import_stage,
+    stage_target,
+)
 from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
+from duologue.engine.stage import Ability
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
 
@@ -97,6 +106,7 @@ class Engine:
         """
         self.deploy = deploy
         self.pipeline: PipelineConfig = get_pipeline(deploy.pipeline)
+        """Its capabilities grow by those of the chosen models: see :meth:`check_arguments`."""
         self.voice_activity = VoiceActivityService(
             voice_activity_model or _packaged_voice_activity, deploy.duplex_session.max_sessions
         )
@@ -112,7 +122,7 @@ class Engine:
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
             except ValueError as error:
-                raise DeployError(f"{self._file}: aliases.{kind}: {error}") from error
+                raise DeployError(f"{self._source}: aliases.{kind}: {error}") from error
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -131,6 +141,7 @@ class Engine:
         try:
             self._place()
             await self._load_all(report)
+            self.check_arguments()
         except BaseException:
             await self.close()
             raise
@@ -141,8 +152,6 @@ class Engine:
             {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
         )
         self._orchestrator.start()
-        for replica in self._all_replicas():
-            metrics.replicas.add(replica)
         self._scale(self._orchestrator)
 
     async def close(self) -> None:
@@ -153,8 +162,6 @@ class Engine:
             await scaler.close()
         replicas, self._replicas = self._all_replicas(), {}
         self._states = dict.fromkeys(self._states, "waiting")
-        for replica in replicas:
-            metrics.replicas.remove(replica)
         if orchestrator is not None:
             await orchestrator.close()
         await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
@@ -222,8 +229,8 @@ class Engine:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
-    def _file(self) -> str:
-        return str(self.deploy.file or "deploy configuration")
+    def _source(self) -> str:
+        return self.deploy.source or str(self.deploy.file or "deploy configuration")
 
     def _all_replicas(self) -> list[Replica]:
         return [replica for replicas in self._replicas.values() for replica in replicas]
@@ -296,33 +303,40 @@ class Engine:
             except BaseException:
                 await self._end_one(replica)
                 raise
-            metrics.replicas.add(replica)
             return replica
 
         return start
 
     async def _end_one(self, replica: Replica) -> None:
-        metrics.replicas.remove(replica)
         await replica.close()  # cut short, it is closed again with the rest
         for replicas in self._replicas.values():
             if replica in replicas:
                 replicas.remove(replica)
 
     def check_arguments(self) -> None:
-        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
+        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`.
+
+        From here on ``pipeline.capabilities`` holds what the chosen models add, too, as far as small files of their
+        checkpoints and the deploy file tell; :meth:`start` looks again, when the checkpoints are there.
+        """
+        added: set[Ability] = set()
         for config in self.pipeline.stages:
             build = self._build(config, self.deploy.stage(config.stage_id))
-            build.arguments()
+            added |= import_stage(build.target).abilities(build.arguments())
             try:
                 _ = build.hand_over and build.hand_over.function()
             except ImportError as error:
                 where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
                 raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
+        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))
+        self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
         self._types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits))
         self._segments = Segments()
+        if swept := sweep_dead_runs(self._segments.folder):
+            logger.info("Freed %d segments of shared memory that a gateway before had left", swept)
         for config in self.pipeline.stages:
             count = self.deploy.stage(config.stage_id).first_replicas
             self._replicas[config.stage_id] = [self._new_replica(config, index) for index in range(count)]
@@ -333,7 +347,8 @@ class Engine:
         match placed.executor:
             case "process":
                 self._segments.check_room(self._shared_memory(placed).min_free_bytes)
-                spec = WorkerSpec(build, slots, placed.env, timeout_s)
+                devices = visible_devices(placed, index, current_platform(), build.where)
+                spec = WorkerSpec(build, slots, placed.env | devices, timeout_s)
                 return ProcessReplica(config.name, spec, self._local(placed), index)
             case "ray":
                 ray_spec = RaySpec(
@@ -369,12 +384,25 @@ class Engine:
     def _build(self, config: StageConfig, placed: StageDeploy) -> StageBuild:
         """The stage's class with ``engine_args`` and ``sampling``, and its model and size if it asks."""
         given = dict(placed.engine_args)
+        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
+        try:
+            arch = config.arch_of(given.pop("backend", None))
+        except PipelineError as error:
+            raise DeployError(f"{where}: engine_args.{error}") from error
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
-        model = config.model or self.deploy.checkpoint
-        offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
-        where = f"{self._file}: stage '{config.name}' ({config.stage_id})"
-        return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+        offered: dict[str, Any] = {"max_num_seqs": self._size(config)}
+        if model := (config.model if arch == config.model_arch else None) or self.deploy.checkpoint:
+            offered["model"] = model
+        for source in config.input_sources:
+            offered |= self._codec_options(source, config.stage_id)
+        return StageBuild(stage_target(arch), given, offered, where, self._hand_over(config))
+
+    def _codec_options(self, source: int, target: int) -> dict[str, Any]:
+        """Options of the connector between two stages that are for the one behind it."""
+        name = self.deploy.stage(source).output_connectors.get(f"to_stage_{target}")
+        options = self.deploy.connectors[name].extra if name else {}
+        return {key: value for key, value in options.items() if "codec_" in key and value is not None}
 
     def _hand_over(self, config: StageConfig) -> HandOver | None:
         """How the stage's pieces reach the next one, unless each is handed on at once."""

@@ -23,10 +23,31 @@ from typing import Any
 
 from duologue.engine import metrics
 from duologue.engine.connectors.shared_memory import Parcel
-from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Replica
+from duologue.engine.executors.base import (
+    HOST_CLOCK,
+    WINDOW,
+    Consumed,
+    Done,
+    Emitted,
+    Failed,
+    Message,
+    Released,
+    Replica,
+)
+from duologue.engine.loop_lag import LoopLag
+from duologue.engine.metering import Hop, RequestMeter
 from duologue.engine.pipeline import PipelineConfig, PipelineError, Route
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
-from duologue.engine.requests import EngineRequest, Finished, FinishReason, ToolCallDelta, Usage
+from duologue.engine.requests import (
+    FIRST_CHUNK_RANGE_S,
+    AbortReason,
+    EngineRequest,
+    Finished,
+    FinishReason,
+    ToolCallDelta,
+    Usage,
+)
+from duologue.engine.sizes import piece_bytes
 from duologue.engine.stage import StageFinish, Taker
 from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
 
@@ -61,12 +82,14 @@ class Orchestrator:
         """Called when a request was opened, and when one was released by every stage."""
         self._idle = asyncio.Event()
         self._idle.set()
+        self._lag = LoopLag()
 
     def start(self) -> None:
         """Start one reader task per replica."""
         for stage_id, pool in self._pools.items():
             for replica in pool.replicas:
                 self._start_reader(stage_id, replica)
+        logger.info("Pipeline '%s': event-driven, %d readers", self._pipeline.name, len(self._readers))
 
     def add_replica(self, stage_id: int, replica: Replica) -> None:
         """Let a replica that is loaded and warm take requests from now on."""
@@ -87,6 +110,7 @@ class Orchestrator:
         reader = self._readers.pop(replica)
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+        metrics.replicas.remove(replica)
 
     def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
         """Start a request and return the stream of its deltas. Does not wait.
@@ -98,6 +122,9 @@ class Orchestrator:
             raise RequestRefused("The engine is closed.")
         if request.request_id in self._runs:
             raise RequestRefused(f"Request id '{request.request_id}' is in use.")
+        low, high = FIRST_CHUNK_RANGE_S
+        if request.first_chunk_s is not None and not low <= request.first_chunk_s <= high:
+            raise RequestRefused(f"first_chunk_s is {request.first_chunk_s:g}; it is from {low:g} to {high:g}.")
         try:
             route = self._pipeline.route(request)
         except PipelineError as error:
@@ -106,6 +133,7 @@ class Orchestrator:
         run = _Run(self, request, route, replicas, self._output_limit)
         self._runs[request.request_id] = run
         self._idle.clear()
+        self._lag.start()
         run.start(more_input)
         self.on_load()
         return run.stream
@@ -132,7 +160,7 @@ class Orchestrator:
         """Abort every request and stop the readers. The replicas are the caller's to close."""
         self._closed = True
         for run in list(self._runs.values()):
-            run.terminate("aborted")
+            run.terminate("aborted", failure="unknown")
         for reader in self._readers.values():
             reader.cancel()
         await asyncio.gather(*self._readers.values(), return_exceptions=True)
@@ -140,51 +168,69 @@ class Orchestrator:
             run.released.set()
         self._runs.clear()
         self._idle.set()
+        self._lag.stop()
+        for pool in self._pools.values():
+            for replica in pool.replicas:
+                metrics.replicas.remove(replica)
 
     def forget(self, request_id: str) -> None:
         """Every stage has released."""
         del self._runs[request_id]
         if not self._runs:
             self._idle.set()
+            self._lag.stop()
         self.on_load()
 
     def _start_reader(self, stage_id: int, replica: Replica) -> None:
         name = f"reader {replica.stage} {replica.index}"
         self._readers[replica] = asyncio.create_task(self._read(stage_id, replica), name=name)
+        metrics.replicas.add(replica)
 
     async def _read(self, stage_id: int, replica: Replica) -> None:
-        runs = self._runs
         while True:
-            messages = await replica.messages()
-            now = asyncio.get_running_loop().time()
-            for message in messages:
-                if run := runs.get(message.request_id):
-                    try:
-                        run.handle(run.nodes[stage_id], message, now)
-                    except Exception:
-                        logger.exception("Routing request %s failed", message.request_id)
-                        run.terminate("failed", "The engine failed to route the request.", "stage_error")
-            del messages, message  # a parcel nobody took is freed now, not with the next report
+            self.route(stage_id, await replica.messages())
             await asyncio.sleep(0)  # a busy replica's reader lets the others have their turn
+
+    def route(self, stage_id: int, messages: Sequence[Message]) -> None:
+        """Act on reports of a stage's replica. Keeps none: a parcel nobody took is freed at once."""
+        runs = self._runs
+        now = asyncio.get_running_loop().time()
+        for message in messages:
+            if run := runs.get(message.request_id):
+                try:
+                    run.handle(run.nodes[stage_id], message, now)
+                except Exception:
+                    logger.exception("Routing request %s failed", message.request_id)
+                    run.terminate("failed", "The engine failed to route the request.", "unknown")
 
 
 class _Edge:
     """From one stage to the next, or from the client to the entry."""
 
-    __slots__ = ("outstanding", "source", "target", "trace")
+    __slots__ = ("hop", "outstanding", "sent_at", "source", "target", "trace")
 
     def __init__(self, source: _Node | None, target: _Node) -> None:
         self.source = source
         self.target = target
         self.outstanding = 0
         """Pieces handed over and not yet reported as consumed."""
-        self.trace = EdgeTrace(source=source.name if source else CLIENT, target=target.name)
+        self.sent_at: deque[float] = deque()
+        """When each of these was handed over."""
+        self.hop = Hop(source.label if source else metrics.CLIENT, target.label)
+        self.trace = EdgeTrace(
+            source=source.name if source else CLIENT,
+            target=target.name,
+            source_clock=source.clock if source else HOST_CLOCK,
+            target_clock=target.clock,
+        )
 
 
 class _Node:
     """One stage's part in a request."""
 
     __slots__ = (
+        "client_hop",
+        "clock",
         "done",
         "emitted",
         "ended",
@@ -192,6 +238,7 @@ class _Node:
         "granted",
         "held",
         "incoming",
+        "label",
         "name",
         "open_sources",
         "order",
@@ -199,11 +246,14 @@ class _Node:
         "released",
         "replica",
         "to_client",
+        "traced",
     )
 
     def __init__(self, name: str, replica: Replica, final: bool) -> None:
         self.name = name
         self.replica = replica
+        self.label = (name, str(replica.index))
+        self.clock = replica.clock
         self.incoming: list[_Edge] = []
         self.outgoing: list[_Edge] = []
         self.order: deque[_Edge] = deque()
@@ -214,7 +264,10 @@ class _Node:
         self.final = final
         self.held = 0
         """Deltas put on the full stream."""
-        self.to_client = EdgeTrace(source=name, target=CLIENT)
+        self.to_client = EdgeTrace(source=name, target=CLIENT, source_clock=replica.clock)
+        self.client_hop = Hop(self.label, metrics.CLIENT) if final else None
+        self.traced: set[Taker] = set()
+        """Takers that have been sent a piece."""
         self.ended = self.done = self.released = False
 
 
@@ -227,6 +280,7 @@ class _Run:
         self._owner = owner
         self._id = request.request_id
         self._request = request
+        self._meter = RequestMeter(request)
         self.nodes = {i: _Node(replicas[i].stage, replicas[i], i in route.final) for i in route.stages}
         self._entry = _Edge(None, self.nodes[route.entry])
         for stage_id, targets in route.targets.items():
@@ -243,6 +297,7 @@ class _Run:
         )
         self._short: FinishReason = "completed"
         self._finished = False
+        self._read_out = False
         self._timed_out = False
         self._unreleased = len(self.nodes)
         self.released = asyncio.Event()
@@ -256,18 +311,35 @@ class _Run:
     def start(self, more_input: bool) -> None:
         """Prepare every stage, then hand the payload to the first."""
         for node in self.nodes.values():
-            node.replica.open(self._request)
-        self._entry.trace.emitted = time.monotonic()
-        self._hand_over(self._entry, self._request.payload)
-        self._entry.trace.sent = time.monotonic()
+            try:
+                node.replica.open(self._request)
+            except Exception:
+                logger.exception("Stage '%s' could not take request %s", node.name, self._id)
+                self._roll_back(node)
+                return
+        now = self._entry.trace.emitted = self._entry.trace.sent = time.monotonic()
+        self._hand_over(self._entry, self._request.payload, now)
+        self._entry.hop.sent(piece_bytes(self._request.payload), None)
         if not more_input:
             self.end_input()
 
+    def _roll_back(self, refused: _Node) -> None:
+        """One stage could not be opened: those before it are aborted, it and those after it have nothing to release."""
+        self.terminate("failed", f"Stage '{refused.name}' could not take the request.", "stage_error")
+        nodes = list(self.nodes.values())
+        for node in nodes[nodes.index(refused) :]:
+            self._release(node)
+
     # -- called by the stream ------------------------------------------------------------------------------------------
 
-    def abort(self) -> None:
+    def abort(self, reason: AbortReason) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
-        self.terminate("aborted")
+        self.terminate("aborted", failure=None if reason == "superseded" else reason)
+
+    def read_out(self) -> None:
+        """See :class:`~duologue.engine.stream.StreamOwner`."""
+        self._read_out = True
+        self._close_meter()
 
     def room(self) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
@@ -287,7 +359,8 @@ class _Run:
         if not self._input_open:
             raise RequestRefused(f"The input of request '{self._id}' has ended.")
         self._progress = self._loop.time()
-        self._hand_over(self._entry, piece)
+        self._hand_over(self._entry, piece, time.monotonic())
+        self._entry.hop.sent(piece_bytes(piece), None)
 
     def end_input(self) -> None:
         """See :class:`~duologue.engine.stream.StreamOwner`."""
@@ -321,38 +394,45 @@ class _Run:
         elif type(piece) is StageFinish:
             self._short = piece.reason
         else:
-            to_client = node.final and message.to != "next"
-            if message.at:
-                self._trace_first(node, message.at, message.to)  # before the taker can have it
+            now = time.monotonic()
+            if message.to not in node.traced:
+                self._trace_first(node, message.at, now, message.to)  # before the taker can have it
+            tx_s = now - message.at if node.clock == HOST_CLOCK else None
+            size = piece_bytes(piece)
+            to_client = node.client_hop is not None and message.to != "next"
             if type(piece) is Parcel and to_client:
                 piece = piece.open()  # the client is in this process
             if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
-                    self._hand_over(edge, piece.link() if shared else piece)
+                    edge.hop.sent(size, tx_s)
+                    self._hand_over(edge, piece.link() if shared else piece, now)
             if to_client and isinstance(piece, OUTPUT_DELTAS):
+                node.client_hop.sent(size, tx_s)
+                self._meter.to_client(piece, node.label, now)
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full
         self._regrant(node)
 
-    def _trace_first(self, node: _Node, emitted: float, to: Taker) -> None:
-        sent = time.monotonic()
+    def _trace_first(self, node: _Node, emitted: float, sent: float, to: Taker) -> None:
+        """Stamp the edges that this piece goes over, where it is the first."""
+        node.traced.add(to)
         for edge in node.incoming:
             edge.trace.produced = edge.trace.produced or emitted
         onward = [edge.trace for edge in node.outgoing] if to != "client" else []
         for trace in (*onward, *((node.to_client,) if node.final and to != "next" else ())):
-            trace.emitted, trace.sent = emitted, sent
+            if trace.emitted is None:
+                trace.emitted, trace.sent = emitted, sent
 
     def _on_consumed(self, node: _Node, message: Consumed) -> None:
-        if len(node.incoming) == 1:
-            edges = {node.incoming[0]}
-            node.incoming[0].outstanding -= message.count
-        else:
-            edges = set()
-            for _ in range(message.count):
-                edge = node.order.popleft()
-                edge.outstanding -= 1
-                edges.add(edge)
+        now = time.monotonic()
+        alone = node.incoming[0] if len(node.incoming) == 1 else None
+        edges = set()
+        for _ in range(message.count):
+            edge = alone or node.order.popleft()
+            edge.outstanding -= 1
+            edge.hop.worked_off(now - edge.sent_at.popleft())
+            edges.add(edge)
         for edge in edges:
             if edge.trace.accepted is None:
                 edge.trace.accepted = message.first_accepted
@@ -369,17 +449,26 @@ class _Run:
             self.terminate(self._short)
 
     def _on_released(self, node: _Node, message: Released) -> None:
+        self._meter.released(node.label, message.busy_s)
+        self._release(node)
+
+    def _release(self, node: _Node) -> None:
         node.released = True
-        metrics.stage_gen_time_s.labels(node.name).observe(message.busy_s)
         self._unreleased -= 1
         if not self._unreleased:
             self.released.set()
             self._owner.forget(self._id)
+            self._close_meter()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, edge: _Edge, piece: Any) -> None:
+    def _close_meter(self) -> None:
+        if self._read_out and not self._unreleased:
+            self._meter.close(self.stream.trace)
+
+    def _hand_over(self, edge: _Edge, piece: Any, now: float) -> None:
         edge.outstanding += 1
+        edge.sent_at.append(now)
         if len(edge.target.incoming) > 1:
             edge.target.order.append(edge)
         edge.target.replica.push(self._id, piece)
@@ -410,7 +499,7 @@ class _Run:
         self._timer.cancel()
         self._room_at_entry.set()
         self.stream.finish(Finished(reason=reason, error=error))
-        metrics.count_finished(reason, failure)
+        self._meter.finished(reason, failure)
         for node in self.nodes.values():
             if not node.done:
                 node.replica.abort(self._id)

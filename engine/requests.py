@@ -13,9 +13,15 @@ import msgspec
 
 Modality = Literal["text", "audio"]
 FinishReason = Literal["completed", "length", "aborted", "failed"]
+AbortReason = Literal["client_abort", "client_disconnect", "superseded", "unknown"]
+"""Why a reader ends a request: its client cancelled or interrupted it, has gone, never knew of it (it was prepared in
+vain), or something else."""
 
 OUTPUT_SAMPLE_RATE = 24_000
 """Rate in hertz of every :class:`AudioDelta`; word positions and playout are counted in samples at this rate."""
+
+
+FIRST_CHUNK_RANGE_S = (0.0125, 2.0)
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +149,9 @@ class EngineRequest(Frozen, frozen=True):
     payload: Payload
     timeout_s: float = 60.0
     """Longest time without any progress of any stage before the request fails with a typed error."""
+    first_chunk_s: float | None = None
+    """Length of the first piece of sound, within :data:`FIRST_CHUNK_RANGE_S`; None: the stage's own, as short as it can
+    afford. Longer ones are safer against a gap, shorter ones are heard earlier."""
 
 
 class Usage(Frozen, frozen=True):

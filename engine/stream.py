@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from duologue.engine.executors.base import HOST_CLOCK
 from duologue.engine.requests import (
+    AbortReason,
     AudioDelta,
     Delta,
     Finished,
@@ -38,12 +40,29 @@ class EdgeTrace(msgspec.Struct):
     """The consumer took it."""
     produced: float | None = None
     """The consumer emitted its own first piece; stays None where the consumer is the client."""
+    source_clock: str = HOST_CLOCK
+    """Whose clock ``emitted`` is on. Times on different clocks cannot be compared."""
+    target_clock: str = HOST_CLOCK
+    """Whose clock ``accepted`` and ``produced`` are on; ``sent`` is always on this machine's."""
+
+    def clock_of(self, event: str) -> str:
+        """The clock that one of the four events is on."""
+        return {"emitted": self.source_clock, "sent": HOST_CLOCK}.get(event, self.target_clock)
+
+    def since(self, start: float, event: str) -> float | None:
+        """Seconds from ``start``, on this machine's clock, to an event; None if it has not happened or cannot be
+        compared."""
+        at: float | None = getattr(self, event)
+        return None if at is None or self.clock_of(event) != HOST_CLOCK else at - start
 
 
 class StreamOwner(Protocol):
     """What a stream asks of the orchestrator's record of its request."""
 
-    def abort(self) -> None: ...
+    def abort(self, reason: AbortReason) -> None: ...
+
+    def read_out(self) -> None:
+        """The reader has taken the last delta, or wants no more."""
 
     def room(self) -> None:
         """The reader has caught up after :attr:`Stream.full`."""
@@ -89,6 +108,8 @@ class Stream:
                 if self._exhausted:
                     raise StopAsyncIteration
                 self._exhausted = True
+                if not self._aborted:
+                    self._owner.read_out()
                 return self._finished
             self._changed.clear()
             await self._changed.wait()
@@ -99,8 +120,8 @@ class Stream:
     async def __aexit__(self, *_: object) -> None:
         self.abort()
 
-    def abort(self) -> None:
-        """End the request now. Idempotent; harmless after the end.
+    def abort(self, reason: AbortReason = "client_abort") -> None:
+        """End the request now. Idempotent; harmless after the end. ``reason`` is for the statistics.
 
         Nothing comes out any more but one ``Finished("aborted")``, also when the request had already completed and
         its last deltas were only waiting to be read.
@@ -112,7 +133,8 @@ class Stream:
         self._bytes = 0
         self._finished = Finished(reason="aborted", usage=self._usage)
         self._changed.set()
-        self._owner.abort()
+        self._owner.abort(reason)
+        self._owner.read_out()
 
     async def push(self, piece: Any) -> None:
         """Give a request that was opened with ``more_input`` its next piece; waits while its entry stage is behind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 
@@ -13,13 +14,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from duologue.realtime import metrics
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
 from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
 from duologue.realtime.cors import CallCors
-from duologue.realtime.endpoint import realtime_endpoint
+from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
-from duologue.realtime.secret_routes import create_client_secret, create_session, create_transcription_session
+from duologue.realtime.secret_routes import (
+    create_client_secret,
+    create_session,
+    create_transcription_session,
+    create_translation_secret,
+)
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +44,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/models/{model}", show_model),
             Route("/metrics", show_metrics),
             Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"]),
+            Route("/v1/realtime/translations/client_secrets", create_translation_secret, methods=["POST"]),
             Route("/v1/realtime/sessions", create_session, methods=["POST"]),
             Route("/v1/realtime/transcription_sessions", create_transcription_session, methods=["POST"]),
             Route("/v1/realtime/calls", create_call, methods=["POST"]),
@@ -46,6 +54,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/realtime/calls/{call_id}/refer", refer_call, methods=["POST"]),
             Route("/v1/realtime", create_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
+            WebSocketRoute("/v1/realtime/translations", translation_endpoint),
         ],
         middleware=[
             Middleware(CallCors),
@@ -88,6 +97,7 @@ async def show_model(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
+    metrics.event_loop_tasks.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 

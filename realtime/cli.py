@@ -17,6 +17,7 @@ COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
     "bench": "duologue.realtime.bench.cli:app",
     "deploy": "duologue.realtime.deploy_commands:app",
+    "trace": "duologue.realtime.trace:trace",
 }
 """Commands in modules of their own (a function, or a Typer with sub-commands), imported when they are asked for."""
 
@@ -92,6 +93,9 @@ def serve(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Least level logged.")
     ] = "info",
+    log_traces: Annotated[
+        bool, typer.Option("--log-traces", help="Log where the time of each request went (see 'duologue trace').")
+    ] = False,
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
     from duologue.engine.deploy import DeployError
@@ -102,7 +106,7 @@ def serve(
         raise fail("--api-key is empty; leave it out to let everybody in.")
     try:
         over = overrides_of(model, stage_overrides, async_chunk)
-        run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over))
+        run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over, log_traces))
     except (StartError, DeployError) as error:
         raise fail(error) from None
 

@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from duologue.engine.deploy import DeployConfig, DeployError, load_deploy
+from duologue.engine.deploy.config import NOT_IN_FILES
 from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError, StageConfig
@@ -55,13 +56,18 @@ def check(
 
 
 def effective(engine: Engine) -> dict[str, Any]:
-    """The file with everything that it leaves to the pipeline filled in; plain values only."""
+    """The file with everything that it leaves to the pipeline filled in, and at the end what was set where; plain
+    values only."""
     deploy = engine.deploy
     shown = msgspec.to_builtins(msgspec.structs.replace(deploy, stages=[], file=None))
-    del shown["file"], shown["checkpoint"]
+    for name in NOT_IN_FILES:
+        del shown[name]
     shown["stages"] = [_stage(deploy, config) for config in engine.pipeline.stages]
     of_pipeline = {"model": deploy.checkpoint} if deploy.checkpoint else {}
-    return {"file": str(deploy.file or "none"), **of_pipeline, **shown}
+    set_by: dict[str, list[str]] = {}
+    for path, source in deploy.set_by.items():
+        set_by.setdefault(source, []).append(path)
+    return {"file": str(deploy.file or "none"), **of_pipeline, **shown, "set_by": set_by}
 
 
 def _stage(deploy: DeployConfig, config: StageConfig) -> dict[str, Any]:

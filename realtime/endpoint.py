@@ -12,8 +12,9 @@ from starlette.websockets import WebSocket
 from duologue.realtime import metrics
 from duologue.realtime.auth import SUBPROTOCOL
 from duologue.realtime.calls import LiveSession
+from duologue.realtime.dialects import TRANSLATION
 from duologue.realtime.gateway import Gateway
-from duologue.realtime.handshake import JoinCall, NewSession, ResumeSession, dialect, requested
+from duologue.realtime.handshake import JoinCall, NewSession, ResumeSession, dialect, requested, translation
 from duologue.realtime.http_errors import error_response
 from duologue.realtime.resume import ResumableTransport, unknown_token
 from duologue.realtime.sideband import SharedTransport
@@ -51,8 +52,26 @@ async def realtime_endpoint(websocket: WebSocket) -> None:
             case ResumeSession() as wanted:
                 await _resume(gateway, transport, wanted)
     except ProtocolError as error:
-        metrics.connections_refused.labels(reason=error.code).inc()
-        await transport.refuse(error, TRY_AGAIN_LATER if error.code == "duologue.capacity" else POLICY)
+        await refuse(transport, error)
+
+
+async def translation_endpoint(websocket: WebSocket) -> None:
+    """``GET /v1/realtime/translations``: one translation session."""
+    gateway: Gateway = websocket.app.state.gateway
+    if not await admitted(websocket, gateway.refusal()):
+        return
+    transport = WebSocketTransport(websocket, TRANSLATION)
+    try:
+        model, opening = translation(websocket, gateway)
+        await watched(transport, gateway.sessions.translate(transport, model, opening))
+    except ProtocolError as error:
+        await refuse(transport, error)
+
+
+async def refuse(transport: WebSocketTransport, error: ProtocolError) -> None:
+    """Close a connection that asks for what is not served."""
+    metrics.connections_refused.labels(reason=error.code).inc()
+    await transport.refuse(error, TRY_AGAIN_LATER if error.code == "duologue.capacity" else POLICY)
 
 
 async def admitted(websocket: WebSocket, refusal: ProtocolError | None) -> bool:

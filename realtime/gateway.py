@@ -17,6 +17,7 @@ from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
+from duologue.sessions.translation_events import TranslationSession
 
 
 class EngineView(Protocol):
@@ -34,6 +35,10 @@ class Sessions(Protocol):
     def has_room(self) -> bool: ...
 
     def configure(self, model: str | None, opening: Opening) -> AnySession: ...
+
+    def configure_translation(self, model: str | None, opening: Opening) -> TranslationSession: ...
+
+    async def translate(self, transport: Transport, model: str | None, opening: Opening = ...) -> None: ...
 
     async def serve(
         self,

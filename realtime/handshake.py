@@ -92,6 +92,15 @@ def _session(connection: HTTPConnection, gateway: Gateway) -> tuple[str | None, 
     return model, Opening(type="transcription")
 
 
+def translation(connection: HTTPConnection, gateway: Gateway) -> tuple[str | None, Opening]:
+    """What a connection to ``/v1/realtime/translations`` asks for. Raises ``ProtocolError``."""
+    model = connection.query_params.get("model") or None
+    secret: ClientSecret | None = connection.scope.get(SCOPE_SECRET)
+    if secret is None:
+        return model and _served(gateway, "models", model), Opening(type="translation")
+    return None, _of_secret(secret, model, "translation", gateway)
+
+
 def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], name: str) -> str:
     """The served name of a model. Raises ``ProtocolError`` with the known ones."""
     try:
@@ -103,7 +112,7 @@ def _served(gateway: Gateway, kind: Literal["models", "transcription_models"], n
 def _of_secret(secret: ClientSecret, model: str | None, intent: str | None, gateway: Gateway) -> Opening:
     """What a client secret is bound to. Raises ``ProtocolError`` where the URL says something else."""
     opening = secret.opening
-    if intent is not None and intent != opening.type:
+    if (intent or "realtime") != opening.type and (intent is not None or opening.type == "translation"):
         message = f"The client secret is for a session of type '{opening.type}'."
         raise ProtocolError("duologue.unsupported_intent", message, "intent")
     if model is None or opening.type == "transcription":

@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from duologue.engine.metering import trace_logger
+
 LogFormat = Literal["json", "text"]
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
@@ -29,8 +31,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def configure(log_format: LogFormat, level: str) -> None:
-    """Send everything from ``level`` on to standard error. Call once, before the server starts."""
+def configure(log_format: LogFormat, level: str, traces: bool = False) -> None:
+    """Send everything from ``level`` on to standard error, and with ``traces`` the trace of each request (which is at
+    level debug). Call once, before the server starts."""
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
@@ -39,6 +42,8 @@ def configure(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    if traces:
+        trace_logger.setLevel(logging.DEBUG)
     # Third parties: their information is noise here, and uvicorn's would write keys from query strings into the log.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "faster_whisper", "huggingface_hub", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

@@ -48,6 +48,19 @@ async def create_client_secret(request: Request) -> Response:
     return json_answer({"value": value, "expires_at": expires_at, "session": session})
 
 
+async def create_translation_secret(request: Request) -> Response:
+    """The same for translation sessions."""
+    try:
+        body: SecretRequest = await json_body(request, SecretRequest)
+        opening = Opening(type="translation", config={"type": "translation", **(body.session or {})})
+        gateway = _open_gateway(request)
+        session = gateway.sessions.configure_translation(None, opening)
+        value, secret = gateway.secrets.mint(opening, (body.expires_after or ExpiresAfter()).seconds)
+    except ProtocolError as error:
+        return refused(error)
+    return json_answer({"value": value, "expires_at": int(secret.expires_at), "session": session})
+
+
 async def create_session(request: Request) -> Response:
     """The predecessor for conversations: a flat session in, the same with a ``client_secret`` out."""
     return await _legacy(request, "realtime")
@@ -73,10 +86,16 @@ async def _legacy(request: Request, kind: Literal["realtime", "transcription"]) 
     return json_answer({**shaped, "client_secret": {"value": value, "expires_at": expires_at}})
 
 
-def _mint(request: Request, config: dict[str, Any], lifetime: ExpiresAfter | None) -> tuple[str, int, AnySession]:
+def _open_gateway(request: Request) -> Gateway:
+    """Raises ``ProtocolError`` where the server is not serving."""
     gateway: Gateway = request.app.state.gateway
     if (closed := gateway.closed()) is not None:
         raise closed
+    return gateway
+
+
+def _mint(request: Request, config: dict[str, Any], lifetime: ExpiresAfter | None) -> tuple[str, int, AnySession]:
+    gateway = _open_gateway(request)
     kind = config.get("type", "realtime")
     if kind not in ("realtime", "transcription"):
         message = f"Invalid value for 'session.type': '{kind}'. Supported: realtime, transcription."

@@ -11,28 +11,26 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import psutil
-import uvicorn
 import uvloop
-from starlette.applications import Starlette
 
 from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
-from duologue.realtime import logs, wire
+from duologue.realtime import logs
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import EdgeSettings, Gateway
+from duologue.realtime.http_server import http_server
 from duologue.realtime.models import missing_models, needed_models
 from duologue.realtime.progress import StartProgress
-from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import SessionManager, settings_from_deploy
 
@@ -55,11 +53,13 @@ class ServeOptions:
     log_format: logs.LogFormat = "text"
     log_level: str = "info"
     overrides: Overrides | None = None
+    log_traces: bool = False
+    """Whether each request's first-events are logged, at whatever level."""
 
 
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
-    logs.configure(options.log_format, options.log_level)
+    logs.configure(options.log_format, options.log_level, options.log_traces)
     try:
         deploy = load_deploy(options.deploy_config, overrides=options.overrides)
         engine = Engine(deploy)
@@ -82,40 +82,15 @@ def listen(host: str, port: int) -> socket.socket:
         raise StartError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from error
 
 
-class HttpServer(uvicorn.Server):
-    """uvicorn without signal handling: the signals mean a drain first, and are handled below."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def http_server(app: Starlette, ping_interval_s: float = 20.0, ping_timeout_s: float = 40.0) -> HttpServer:
-    """The HTTP server for an application, to be run with ``serve(sockets=[listener])``."""
-    return HttpServer(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws=RealtimeWebSocketProtocol,
-            ws_max_size=wire.MAX_FRAME_BYTES,
-            ws_ping_interval=ping_interval_s,
-            ws_ping_timeout=ping_timeout_s,
-            ws_per_message_deflate=False,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-        )
-    )
-
-
 async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, listener: socket.socket) -> None:
     stop, hurry = _watch_signals()
     try:
+        engine.check_arguments()
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         raise StartError(f"{deploy.file}: {error.message}") from error
+    except DeployError as error:
+        raise StartError(str(error)) from error
     gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy.duplex_session))
     server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
     http = asyncio.create_task(server.serve([listener]), name="http server")
@@ -124,6 +99,8 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
     try:
         if not await _finished_before(stop, _load(engine, deploy)):
             return
+        # Only now: what a model can do may be written in files that have just been fetched.
+        settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
         manager = SessionManager(engine, settings)
         gateway.open(manager)
         _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -18,6 +20,7 @@ from duologue.sessions.client_events import (
 from duologue.sessions.errors import ProtocolError, from_validation_error
 from duologue.sessions.items import Content, Item
 from duologue.sessions.server_events import ServerEvent
+from duologue.sessions.translation_events import TranslationAppend, TranslationUpdate
 
 MAX_APPEND_BYTES = 15 * 2**20
 """Most audio in one ``input_audio_buffer.append``, after base64 decoding."""
@@ -45,13 +48,28 @@ _SUPPORTED_TYPES = {"item": _tags(Item), "content": _tags(Content)}
 
 _OTHER_DIALECTS = {
     "transcription_session.update": "It belongs to the beta dialect; send 'session.update' with type 'transcription'.",
-    "session.input_audio_buffer.append": "It belongs to the translation dialect, which is not implemented.",
-    "session.close": "It belongs to the translation dialect, which is not implemented; close the WebSocket instead.",
+    "session.input_audio_buffer.append": "It belongs to translation sessions, at /v1/realtime/translations.",
+    "session.close": "It belongs to translation sessions; close the WebSocket instead.",
     "session.start": "It belongs to the Live dialect, which is not implemented.",
 }
 """Client events of neighbouring dialects: refused like any unknown type, but with a hint."""
 
-_decoder = msgspec.json.Decoder(AnyClientEvent)
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The events that a client may send on a connection."""
+
+    decoder: msgspec.json.Decoder[Any]
+    types: tuple[str, ...]
+    hints: Mapping[str, str]
+    """What to say of a type that belongs elsewhere."""
+
+    @classmethod
+    def of(cls, union: Any, hints: Mapping[str, str]) -> Vocabulary:
+        return cls(msgspec.json.Decoder(union), _tags(union), hints)
+
+
+GA = Vocabulary.of(AnyClientEvent, _OTHER_DIALECTS)
 _encoder = msgspec.json.Encoder()
 
 
@@ -71,6 +89,12 @@ def encode(event: ServerEvent) -> str:
 
 
 def decode(frame: str | bytes) -> AnyClientEvent | InvalidEvent:
+    """The client event in a text frame of the GA dialect, as :func:`decode_as` says."""
+    event: AnyClientEvent | InvalidEvent = decode_as(GA, frame)
+    return event
+
+
+def decode_as(vocabulary: Vocabulary, frame: str | bytes) -> Any:
     """The client event in a text frame. Never raises: what cannot be read comes back as an ``InvalidEvent``.
 
     Its error names the field, as a dotted path in ``param``, and carries the client's ``event_id`` where that can be
@@ -79,9 +103,9 @@ def decode(frame: str | bytes) -> AnyClientEvent | InvalidEvent:
     if len(frame) > MAX_EVENT_CHARACTERS:
         return _invalid(frame, _too_long(len(frame)))
     try:
-        event = _decoder.decode(frame)
+        event = vocabulary.decoder.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        return _invalid(frame, _explain(frame, error))
+        return _invalid(frame, _explain(frame, error, vocabulary))
     problem = _over_limit(event)
     return event if problem is None else InvalidEvent(error=problem, event_id=event.event_id)
 
@@ -98,13 +122,13 @@ def _too_long(characters: int) -> ProtocolError:
 
 def _over_limit(event: ClientEvent) -> ProtocolError | None:
     match event:
-        case InputAudioAppend(audio=audio) if len(audio) > MAX_APPEND_BYTES:
+        case InputAudioAppend(audio=audio) | TranslationAppend(audio=audio) if len(audio) > MAX_APPEND_BYTES:
             return ProtocolError(
                 "invalid_value",
                 f"Invalid 'audio': {len(audio)} bytes in one append; at most {MAX_APPEND_BYTES} (15 MiB) are accepted.",
                 "audio",
             )
-        case SessionUpdate(session=settings) if _deeper_than(settings, MAX_DEPTH):
+        case SessionUpdate(session=settings) | TranslationUpdate(session=settings) if _deeper_than(settings, MAX_DEPTH):
             return _too_deep("session")
         case ResponseCreate(response=settings) if _deeper_than(settings, MAX_DEPTH):
             return _too_deep("response")
@@ -159,7 +183,7 @@ def _invalid(frame: str | bytes, error: ProtocolError) -> InvalidEvent:
     return InvalidEvent(error=error, event_id=event_id)
 
 
-def _explain(frame: str | bytes, error: Exception) -> ProtocolError:
+def _explain(frame: str | bytes, error: Exception, vocabulary: Vocabulary) -> ProtocolError:
     envelope = _envelope(frame)
     if envelope == "too deep" or isinstance(error, RecursionError):
         return _too_deep(None)
@@ -167,21 +191,21 @@ def _explain(frame: str | bytes, error: Exception) -> ProtocolError:
         return ProtocolError("invalid_event", "The event is not a JSON object.")
     if not isinstance(envelope, _Envelope) or not isinstance(error, msgspec.ValidationError):
         return ProtocolError("invalid_event", f"The event is not valid JSON: {_lowered(str(error))}.")
-    if (problem := _explain_type(envelope.type)) is not None:
+    if (problem := _explain_type(envelope.type, vocabulary)) is not None:
         return problem
     return _shortened(_with_supported_types(from_validation_error(error)))
 
 
-def _explain_type(raw: Raw | UnsetType) -> ProtocolError | None:
-    known = f"Supported types: {', '.join(CLIENT_EVENT_TYPES)}."
+def _explain_type(raw: Raw | UnsetType, vocabulary: Vocabulary) -> ProtocolError | None:
+    known = f"Supported types: {', '.join(vocabulary.types)}."
     if raw is UNSET:
         return ProtocolError("invalid_event", f"The event has no 'type'. {known}", "type")
     name = _text(raw)
     if name is None:
         return ProtocolError("invalid_event", f"The event's 'type' is not a string. {known}", "type")
-    if name in CLIENT_EVENT_TYPES:
+    if name in vocabulary.types:
         return None
-    hint = _OTHER_DIALECTS.get(name, known)
+    hint = vocabulary.hints.get(name, known)
     return ProtocolError("invalid_event", f"Unknown event type '{_cut(name)}'. {hint}", "type")
 
 

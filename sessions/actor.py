@@ -14,10 +14,10 @@ from typing import Protocol
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbortRequest,
@@ -36,10 +36,11 @@ from duologue.sessions.effects import (
     Tick,
     VoiceActivity,
 )
-from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.timebase import VAD_SAMPLE_RATE
+from duologue.sessions.translation_events import TranslationSession
 
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
@@ -49,7 +50,7 @@ MAX_PENDING_FRAMES = 64
 class Transport(Protocol):
     """How a session reaches its client."""
 
-    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
         """The next event; None once the peer is gone."""
 
     async def send(self, events: Sequence[ServerEvent]) -> None:
@@ -59,6 +60,23 @@ class Transport(Protocol):
         """Close with a WebSocket close code, or what it means on this transport."""
 
 
+class Machine(Protocol):
+    """A session core: takes one event at a time, and says what follows."""
+
+    @property
+    def session(self) -> AnySession | TranslationSession: ...
+
+    @property
+    def deadline(self) -> float: ...
+
+    @property
+    def speculations_wasted(self) -> int: ...
+
+    def start(self) -> list[Effect]: ...
+
+    def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
 class SessionHandle(Protocol):
     """A running session, for those who join it besides its own transport."""
 
@@ -66,7 +84,7 @@ class SessionHandle(Protocol):
     def session(self) -> AnySession:
         """The effective configuration."""
 
-    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
         """Hand in an event, as if the session's own client had; waits while the mailbox is full."""
 
     def hang_up(self) -> None:
@@ -114,7 +132,7 @@ class SessionActor:
 
     def __init__(
         self,
-        machine: ConversationMachine,
+        machine: Machine,
         engine: Engine,
         transport: Transport,
         *,
@@ -128,12 +146,14 @@ class SessionActor:
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
+        self._meter = SessionMeter()
         self._mailbox = Mailbox()
         self._outbox = Outbox()
         self._outbox_filled = asyncio.Event()
         self._outbox_roomy = asyncio.Event()
         self._outbox_roomy.set()
         self._closing: CloseSession | None = None
+        self._client_gone = False
         self._streams: dict[str, Stream] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
@@ -163,9 +183,11 @@ class SessionActor:
 
     @property
     def session(self) -> AnySession:
-        return self._machine.session
+        session = self._machine.session
+        assert not isinstance(session, TranslationSession)
+        return session
 
-    async def submit(self, event: AnyClientEvent | InvalidEvent) -> None:
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
         await self._mailbox.put(event)
 
     def hang_up(self) -> None:
@@ -176,6 +198,7 @@ class SessionActor:
     async def _read(self) -> None:
         while (event := await self._transport.receive()) is not None:
             await self._mailbox.put(event)
+        self._client_gone = self._closing is None
         raise _SessionOver
 
     async def _work(self) -> None:
@@ -185,6 +208,7 @@ class SessionActor:
             event = await self._mailbox.get()
             if event is not None:
                 await self._perform(self._machine.handle(event, self._clock()))
+                self._meter.wasted(self._machine.speculations_wasted)
                 self._set_timer()
 
     async def _write(self) -> None:
@@ -192,7 +216,11 @@ class SessionActor:
             await self._outbox_filled.wait()
             batch = list(self._outbox.take())
             self._note_outbox()
-            await self._transport.send([outgoing.event for outgoing in batch])
+            try:
+                await self._transport.send([outgoing.event for outgoing in batch])
+            except ConnectionError:
+                self._client_gone = True
+                raise
             self._report_sent(batch)
             if self._closing is not None and not self._outbox:
                 await self._transport.close(self._closing.code, self._closing.reason)
@@ -213,6 +241,7 @@ class SessionActor:
             match effect:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
+                    self._meter.sent(event, self._clock())
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -221,8 +250,8 @@ class SessionActor:
                     self._stop_voice_activity()
                 case OpenRequest(request=request):
                     self._open(request)
-                case AbortRequest(request_id=request_id):
-                    self._abort(request_id)
+                case AbortRequest(request_id=request_id, reason=reason):
+                    self._abort(request_id, reason)
                 case CloseSession():
                     self._closing = effect
         self._note_outbox()
@@ -238,12 +267,15 @@ class SessionActor:
         self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
-    def _abort(self, request_id: str) -> None:
-        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown."""
+    def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
+        """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown.
+
+        Without a reason it is the end of the session.
+        """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             self._on_requests_changed(-1)
-            stream.abort()
+            stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     async def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:

@@ -98,7 +98,7 @@ class Answering:
         self.speculations_wasted += 1
         for request_id in (speculation.transcribe_id, speculation.converse_id):
             if request_id is not None:
-                self._core.effects.append(AbortRequest(request_id))
+                self._core.effects.append(AbortRequest(request_id, "superseded"))
 
     def turn_committed(self, entry: Entry, now: float) -> None:
         if not self._core.responds and self._core.session.audio.input.transcription is None:
@@ -198,7 +198,7 @@ class Answering:
     def _abandon(self, speculation: Speculation | None) -> None:
         if speculation is not None and speculation.converse_id is not None:
             self.speculations_wasted += 1
-            self._core.effects.append(AbortRequest(speculation.converse_id))
+            self._core.effects.append(AbortRequest(speculation.converse_id, "superseded"))
 
     def _speculative_words(self, speculation: Speculation, delta: Delta) -> None:
         if isinstance(delta, TranscriptDelta):

@@ -217,6 +217,8 @@ class Limits(Shape, frozen=True):
     """What a session may do, decided by the server's configuration."""
 
     max_duration_s: float = 3600.0
+    max_idle_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Longest time without an event of the client, answers apart; None: no client of the protocol expects one."""
     max_turn_s: float = 120.0
     """Longest turn under voice-activity detection; a longer one is committed by force."""
     max_manual_buffer_s: float = 900.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import Delta, EngineRequest, Usage
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.server_events import ServerEvent
 
 
@@ -48,7 +48,7 @@ class HangUp(Signal, frozen=True):
     """Somebody who may has ended the session: cut the answer in progress off, and close."""
 
 
-Input = AnyClientEvent | InvalidEvent | VoiceActivity | EngineOutput | AudioSent | Tick | Shutdown | HangUp
+Input = ClientEvent | InvalidEvent | Signal
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -86,6 +86,7 @@ class OpenRequest(Effect, frozen=True):
 
 class AbortRequest(Effect, frozen=True):
     request_id: str
+    reason: AbortReason = "client_abort"
 
 
 class CloseSession(Effect, frozen=True):

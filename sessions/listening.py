@@ -135,7 +135,8 @@ class Listening:
     def commit_silence(self, silence_s: float) -> None:
         """An idle timeout: an item without sound that says how long nobody spoke."""
         end, item_id = self._timeline.end, self._core.context.ids("item")
-        start_ms = max(0, to_ms(end) - round(silence_s * 1000))
+        # A client that sends nothing while nobody speaks has been silent for longer than what it has written.
+        start_ms = max(to_ms(self._settled), to_ms(end) - round(silence_s * 1000))
         self._core.emit(events.IdleTimeoutTriggered, audio_start_ms=start_ms, audio_end_ms=to_ms(end), item_id=item_id)
         entry = self._make_item(item_id, end, end)
         entry.silence_s, entry.transcript = silence_s, ""

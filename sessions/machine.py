@@ -40,11 +40,11 @@ from duologue.sessions.effects import (
 )
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
+from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.listening import Listening
 from duologue.sessions.response import Outcome
 from duologue.sessions.updating import Bound, SettingsUpdates
 
-EXPIRED = "Your session hit the maximum duration of {minutes:.0f} minutes."
 HUNG_UP = "The session was ended."
 NORMAL, GOING_AWAY = 1000, 1001
 HANDSHAKE_BOUND = Bound(type=True, model=True)
@@ -60,7 +60,7 @@ class ConversationMachine:
         self._answering = Answering(self._core)
         self._listening = Listening(self._core, self._answering)
         self._updates = SettingsUpdates(self._core, self._answering, self._listening, bound)
-        self._expires_at = now + context.limits.max_duration_s
+        self._lifetime = Lifetime(context.limits, now)
         self._shutting_down = False
         self._closed = False
         self._core.emit(events.SessionCreated, session=session)
@@ -80,7 +80,7 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        return min(self._expires_at, self._idle_at)
+        return min(self._lifetime.deadline, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -89,6 +89,8 @@ class ConversationMachine:
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
         if not self._closed:
+            if isinstance(event, client.ClientEvent | client.InvalidEvent):
+                self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
             except ProtocolError as error:
@@ -188,12 +190,12 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
-        if now >= self._expires_at:
-            text = EXPIRED.format(minutes=self._core.context.limits.max_duration_s / 60)
-            expired = Outcome("failed", error=text, error_code="session_expired")
-            self._answering.responses.end_all(expired, now)
-            self._core.emit_error(ProtocolError("session_expired", text))
-            self._close(text)
+        if self._answering.working:
+            self._lifetime.heard(now)
+        if (over := self._lifetime.over(now)) is not None:
+            self._answering.responses.end_all(Outcome("failed", error=over.message, error_code=over.code), now)
+            self._core.emit_error(over)
+            self._close(over.message)
         elif now >= self._idle_at:
             silent_s = now - (self._answering.responses.idle_since or now)
             self._answering.responses.disarm_idle_timeout()  # also if the answer is refused

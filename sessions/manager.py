@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
-from prometheus_client import Counter, Gauge
 
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
-from duologue.sessions.actor import SessionActor, SessionHandle, Transport
+from duologue.sessions import metrics
+from duologue.sessions.actor import Machine, SessionActor, SessionHandle, Transport
 from duologue.sessions.config import (
     AnySession,
     Audio,
@@ -33,20 +33,18 @@ from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.stored_prompts import PromptTemplate
+from duologue.sessions.translation import INSTRUCTIONS, TranslationMachine, TranslationSettings, configured
+from duologue.sessions.translation_events import TranslationSession
 from duologue.sessions.updating import Bound, check_settings, with_prompt
 
 logger = logging.getLogger(__name__)
-
-SESSIONS_OPEN = Gauge("duologue_sessions_open", "Sessions in progress.")
-SESSIONS_REFUSED = Counter("duologue_sessions_refused_total", "Sessions refused because the server was full.")
-SPECULATIONS_WASTED = Counter("duologue_speculations_wasted_total", "Answers prepared in secret and thrown away.")
 
 
 @dataclass(frozen=True)
 class Opening:
     """What is known of a session before its first event, from the URL or from a client secret."""
 
-    type: Literal["realtime", "transcription"] | None = None
+    type: Literal["realtime", "transcription", "translation"] | None = None
     """None: the first ``session.update`` decides."""
     config: dict[str, Any] = field(default_factory=dict)
     """A partial session in the GA dialect."""
@@ -69,6 +67,7 @@ class ManagerSettings:
     output_buffer_bytes: int = 2 * 1024 * 1024
     speculate: bool = True
     can_call_tools: bool = False
+    translation_instructions: str = INSTRUCTIONS
     takes_images: bool = False
     gives_logprobs: bool = False
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
@@ -103,6 +102,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
         speculate=deploy.duplex_session.speculate,
         can_call_tools=capabilities.tools,
+        translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
         takes_images=capabilities.image_in,
         gives_logprobs=capabilities.transcript_logprobs,
         prompts=prompts,
@@ -152,10 +152,24 @@ class SessionManager:
 
         Raises ``CapacityError``, or ``ProtocolError`` for an unknown model or a configuration that does not hold.
         """
+        self._admit()
+        await self._run(self._new_machine(model, opening), transport, on_begin)
+
+    async def translate(self, transport: Transport, model: str | None, opening: Opening = Opening()) -> None:
+        """Run one translation session until it is over. Raises as :meth:`serve` does."""
+        self._admit()
+        session = self.configure_translation(model, opening)
+        settings = TranslationSettings(self._settings.voice, self._settings.translation_instructions)
+        await self._run(TranslationMachine(session, self._context(), settings, self._clock()), transport)
+
+    def _admit(self) -> None:
         if not self.has_room():
-            SESSIONS_REFUSED.inc()
+            metrics.sessions_refused.inc()
             raise CapacityError(f"The server is at its capacity of {self._settings.max_sessions} sessions.")
-        machine = self._new_machine(model, opening)
+
+    async def _run(
+        self, machine: Machine, transport: Transport, on_begin: Callable[[SessionHandle], None] = lambda handle: None
+    ) -> None:
         actor = SessionActor(
             machine,
             self._engine,
@@ -167,7 +181,7 @@ class SessionManager:
         task = asyncio.current_task()
         assert task is not None
         self._actors[actor] = task
-        SESSIONS_OPEN.inc()
+        metrics.sessions_open.inc()
         logger.info("session %s begins", machine.session.id)
         try:
             on_begin(actor)
@@ -175,8 +189,7 @@ class SessionManager:
         finally:
             logger.info("session %s is over", machine.session.id)
             del self._actors[actor]
-            SESSIONS_OPEN.dec()
-            SPECULATIONS_WASTED.inc(machine.speculations_wasted)
+            metrics.sessions_open.dec()
 
     async def drain(self, timeout_s: float) -> None:
         """Admit nobody; let answers in progress finish and sessions close; cancel what is left at the time-out."""
@@ -209,6 +222,15 @@ class SessionManager:
         session = with_prompt(context, merged(session, opening.config), opening.config)
         check_settings(context, session)
         return session
+
+    def configure_translation(self, model: str | None, opening: Opening) -> TranslationSession:
+        """What a translation session begins with. Raises ``ProtocolError`` that names the field."""
+        session = TranslationSession(
+            id=self._ids("sess"),
+            model=model or opening.config.get("model", self._settings.model),
+            expires_at=int(time.time() + self._settings.limits.max_duration_s),
+        )
+        return configured(session, opening.config, self._context())
 
     def _new_machine(self, model: str | None, opening: Opening) -> ConversationMachine:
         session = self.configure(model, opening)

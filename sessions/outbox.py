@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
+from duologue.sessions.translation_events import Timed, TranslatedAudioDelta, TranslatedTextDelta
 
+SOUNDS = (events.OutputAudioDelta, TranslatedAudioDelta)
 DELTAS = (
-    events.OutputAudioDelta,
+    *SOUNDS,
     events.OutputAudioTranscriptDelta,
     events.OutputTextDelta,
     events.FunctionCallArgumentsDelta,
+    TranslatedTextDelta,
 )
 
-_Key = tuple[type[events.ServerEvent], str]
-"""Kind and item: an item that a response makes has one part."""
+_Key = tuple[type[events.ServerEvent], str | int]
+"""Kind and item (an item that a response makes has one part), or kind and time in a translation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,9 @@ class Outbox:
             self._open.clear()
             self._slots.append(_Slot(event, samples))
             return
-        if isinstance(event, events.OutputAudioDelta):
+        if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
-        key = (type(event), event.item_id)
+        key = (type(event), event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = _Slot(event, 0)
@@ -90,7 +93,7 @@ class Outbox:
         count = 0
         for slot in self._slots:
             count += 1
-            if isinstance(slot.event, events.OutputAudioDelta):
+            if isinstance(slot.event, SOUNDS):
                 self.audio_bytes -= sum(map(len, slot.pieces))
                 break
         taken, self._slots = self._slots[:count], self._slots[count:]

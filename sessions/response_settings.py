@@ -75,6 +75,11 @@ def check_tools(context: SessionContext, tools: Sequence[FunctionTool], choice: 
     limits = context.limits
     if len(tools) > limits.max_tools:
         raise ProtocolError("invalid_value", f"At most {limits.max_tools} tools are accepted.", f"{where}.tools")
+    try:
+        msgspec.msgpack.encode(tools)  # as they travel to a language model in another process
+    except OverflowError as error:
+        message = "A number in the tools does not fit into 64 bits."
+        raise ProtocolError("invalid_value", message, f"{where}.tools") from error
     if tools and len(msgspec.json.encode(tools)) > limits.max_tools_bytes:
         message = f"The tools are more than {limits.max_tools_bytes} bytes of JSON."
         raise ProtocolError("invalid_value", message, f"{where}.tools")

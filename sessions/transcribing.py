@@ -88,7 +88,7 @@ class Transcribing:
             self._core.conversation.version += 1
         if not self._announced(entry) or not isinstance(entry.item, MessageItem):
             return
-        index = next(i for i, part in enumerate(entry.item.content) if isinstance(part, InputAudio))
+        index = _sound_of(entry.item)
         content = list(entry.item.content)
         content[index] = InputAudio(transcript=transcript)
         entry.item = replace(entry.item, content=tuple(content))
@@ -128,11 +128,16 @@ class Transcribing:
 
     def _failed(self, entry: Entry) -> None:
         entry.transcript = ""
-        if self._announced(entry):
-            error = events.TranscriptionErrorBody()
-            self._core.emit(events.TranscriptionFailed, item_id=entry.id, content_index=0, error=error)
+        if self._announced(entry) and isinstance(entry.item, MessageItem):
+            place: dict[str, Any] = {"item_id": entry.id, "content_index": _sound_of(entry.item)}
+            self._core.emit(events.TranscriptionFailed, **place, error=events.TranscriptionErrorBody())
 
     def _announced(self, entry: Entry) -> bool:
         """Whether the client has asked for transcripts and knows the item."""
         wanted = self._core.session.audio.input.transcription is not None
         return wanted and self._core.conversation.find(entry.id) is entry
+
+
+def _sound_of(item: MessageItem) -> int:
+    """Which part of a message is its sound."""
+    return next(index for index, part in enumerate(item.content) if isinstance(part, InputAudio))

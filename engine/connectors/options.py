@@ -21,7 +21,7 @@ class SharedMemoryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     codec_chunk_frames: int | None = None
     codec_left_context_frames: int | None = None
     initial_codec_chunk_frames: int | None = None
-    """The four of the codec are for the stage behind the edge; the connector itself has no use for them."""
+    """The four of the codec are offered to the stage behind the edge; the connector itself has no use for them."""
 
 
 class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,11 @@ class Sealed:
 
     __slots__ = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded piece."""
+        raise NotImplementedError
+
     def open(self) -> Any:
         """The piece. Raises :class:`PieceError`, or what the connector raises when the bytes are gone."""
         raise NotImplementedError

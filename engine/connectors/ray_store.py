@@ -30,12 +30,18 @@ class ObjectLost(RuntimeError):
 class RayParcel(Sealed):
     """An encoded piece: its bytes, or a reference to them. May be read and sent any number of times."""
 
-    __slots__ = ("_types", "data", "ref")
+    __slots__ = ("_size", "_types", "data", "ref")
 
-    def __init__(self, types: PieceTypes, data: Buffer | None, ref: Any) -> None:
+    def __init__(self, types: PieceTypes, size: int, data: Buffer | None, ref: Any = None) -> None:
         self._types = types
+        self._size = size
         self.data = data
         self.ref = ref
+
+    @property
+    def size(self) -> int:
+        """See :class:`~duologue.engine.connectors.pieces.Sealed`."""
+        return self._size
 
     def open(self) -> Any:
         """The piece; its arrays are read-only views of the store. Blocks. Raises ``PieceError``, ``ObjectLost``."""
@@ -70,25 +76,26 @@ class RayConnector:
             return piece
         buffers, size = _encoded(piece) if type(piece) is Parcel else self.types.encode(piece)
         if size <= self.threshold_bytes or isinstance(piece, self._in_message):
-            return RayParcel(self.types, b"".join(buffers), None)
+            return RayParcel(self.types, size, b"".join(buffers))
         joined = np.empty(size, np.uint8)
         start = 0
         for buffer in filter(len, buffers):
             end = start + len(buffer)
             joined[start:end] = np.frombuffer(buffer, np.uint8)
             start = end
-        return RayParcel(self.types, None, ray.put(joined))
+        return RayParcel(self.types, size, None, ray.put(joined))
 
     def send(self, parcel: RayParcel, refs: list[Any]) -> Packed:
         """What the message says of it; a reference is added to those beside the message."""
         if parcel.data is not None:
-            return Packed(bytes(parcel.data))
+            return Packed(bytes(parcel.data), size=parcel.size)
         refs.append(parcel.ref)
-        return Packed(None, place=len(refs) - 1)
+        return Packed(None, size=parcel.size, place=len(refs) - 1)
 
     def receive(self, packed: Packed, refs: Sequence[Any]) -> RayParcel:
         """Take what was sent."""
-        return RayParcel(self.types, packed.data, None if packed.place is None else refs[packed.place])
+        ref = None if packed.place is None else refs[packed.place]
+        return RayParcel(self.types, packed.size, packed.data, ref)
 
 
 def _encoded(parcel: Parcel) -> tuple[list[Buffer], int]:

@@ -3,7 +3,8 @@
 A segment's name is ``duologue-<run>-<worker>-<number>``. Whoever holds its :class:`Segment` owns it, and unlinks it by
 reading it or by dropping it. Sending moves it: the sender renames it to the receiver's number and forgets it. So what
 a dead worker leaves can be swept by its number, less what this process holds; and what a dead gateway leaves, by its
-run, which every worker does when it loses the gateway.
+run, which every worker does when it loses the gateway. A run is named after the process of its gateway, so that what
+nobody was left to sweep is known as dead, and swept, by the next gateway (:func:`sweep_dead_runs`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import re
 import secrets
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+
+import psutil
 
 from duologue.engine.connectors.pieces import Buffer
 
@@ -33,11 +39,68 @@ def shared_memory_folder() -> Path:
     return folder if folder.is_dir() else Path(tempfile.gettempdir())
 
 
+def new_run() -> str:
+    """Name of a run of this process: ``<process namespace>.<pid>.<its start time>.<random>``.
+
+    A number of a process is used again and means another one in another container, which may share the memory.
+    """
+    return f"{_namespace()}.{os.getpid()}.{_started(os.getpid())}.{secrets.token_hex(4)}"
+
+
+def sweep_dead_runs(folder: Path | None = None) -> int:
+    """Unlink what runs have left whose gateway is gone; returns how many segments. Others' and live ones' stay."""
+    folder = folder or shared_memory_folder()
+    dead: dict[str, bool] = {}
+    swept = 0
+    for entry in os.scandir(folder):
+        kind, _, rest = entry.name.partition("-")
+        run = rest.partition("-")[0]
+        if kind != "duologue" or not _RUN.fullmatch(run):
+            continue
+        if run not in dead:
+            dead[run] = _is_dead(run)
+        if dead[run]:
+            try:
+                os.unlink(entry.path)
+                swept += 1
+            except (FileNotFoundError, PermissionError):  # swept by another gateway, or another user's
+                pass
+    return swept
+
+
+def _is_dead(run: str) -> bool:
+    namespace, pid, started, _ = run.split(".")
+    return namespace == _namespace() and started != _started(int(pid))
+
+
+def _namespace() -> str:
+    """Of process numbers; ``0`` where the system has only one."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return "0"
+
+
+def _started(pid: int) -> str:
+    """When that process began; empty if it is gone. On Linux in ticks since the boot, which no change of the clock
+    moves, elsewhere in hundredths of a second of the clock."""
+    try:
+        if sys.platform != "linux":
+            return str(round(psutil.Process(pid).create_time() * 100))
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]  # fields 3 and 22 of proc_pid_stat(5): state, starttime
+
+
+_RUN: Final = re.compile(r"\d+\.\d+\.\d+\.[0-9a-f]{8}")
+
+
 class Segments:
     """The segments of one run as one process sees them. Thread-safe."""
 
     def __init__(self, run: str | None = None, worker: int = GATEWAY, folder: Path | None = None) -> None:
-        self.run = run or secrets.token_hex(6)
+        self.run = run or new_run()
         self.worker = worker
         self.folder = folder or shared_memory_folder()
         self._numbers = itertools.count()

@@ -37,6 +37,11 @@ class Parcel(Sealed):
         """True when the bytes came inside the message."""
         return self._segment is None
 
+    @property
+    def size(self) -> int:
+        """Encoded size in bytes."""
+        return len(self._data or b"") if self._segment is None else self._segment.size
+
     def open(self) -> Any:
         """The piece; its arrays keep the memory alive. Once only. Raises ``PieceError`` or ``OSError``."""
         return self._connector.types.decode(self.read())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -142,6 +142,8 @@ class DeployConfig(Shape, frozen=True):
     stages: list[StageDeploy] = []
     instructions: str = ""
     """System prompt of a session that sets none of its own."""
+    translation_instructions: str = ""
+    """System prompt of a translation session; ``{language}`` stands for the target's name. Empty: the built-in one."""
     aliases: Aliases = Aliases()
     limits: dict[str, float] = {}
     """What a session may do; the names are those of the session core's limits, which checks them."""
@@ -149,8 +151,12 @@ class DeployConfig(Shape, frozen=True):
     """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
+    source: str = ""
+    """The file, and the options that were laid over it, for messages; not a key of the file."""
     checkpoint: str | None = None
     """Path or hub id for the stages that name no model of their own; not a key of the file either."""
+    set_by: dict[str, str] = {}
+    """Path of a value -> the file or option that set it; not a key of the file."""
 
     def stage(self, stage_id: int) -> StageDeploy:
         """The settings of that stage; an empty entry when the file has none."""
@@ -158,3 +164,7 @@ class DeployConfig(Shape, frozen=True):
             if stage.stage_id == stage_id:
                 return stage
         return StageDeploy(stage_id=stage_id)
+
+
+NOT_IN_FILES: Final = ("file", "source", "checkpoint", "set_by")
+"""Fields of :class:`DeployConfig` that are no keys of a deploy file."""

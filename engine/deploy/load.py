@@ -20,7 +20,8 @@ import yaml
 
 from duologue.engine.checkpoints import Checkpoint, engine_args_for, identify, pipeline_of
 from duologue.engine.connectors.options import OPTIONS as CONNECTORS
-from duologue.engine.deploy.config import DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy.config import NOT_IN_FILES, DeployConfig, DeployError, StageDeploy
+from duologue.engine.deploy.layers import Layer, set_by
 from duologue.engine.deploy.overrides import OPTION, Overrides
 from duologue.engine.pipeline import PipelineConfig, PipelineError, StageConfig, get_pipeline
 
@@ -52,20 +53,25 @@ def load_deploy(
     over = overrides or Overrides()
     checkpoint = identify(over.model) if over.model is not None else None
     base, merged = _packaged(checkpoint)
+    layers: list[Layer] = []
     file = base if path is None else Path(path)
     if file is not None:
-        merged |= _read_with_bases(file, platform or current_platform(), (), base)
+        merged |= _read_with_bases(file, platform or current_platform(), (), base, layers)
     pipeline = _pipeline(merged, file)
     arguments = engine_args_for(checkpoint, pipeline) if checkpoint else {}
-    for stages in ({str(i): {"engine_args": args} for i, args in arguments.items()}, over.stages):
-        merged["stages"] = _merge_stages(merged.get("stages", []), _override_entries(stages, pipeline))
+    given = {str(stage_id): {"engine_args": args} for stage_id, args in arguments.items()}
+    for option, stages in ((f"model '{over.model}'", given), (OPTION, over.stages)):
+        entries = _override_entries(stages, pipeline)
+        merged["stages"] = _merge_stages(merged.get("stages", []), entries)
+        layers.append((option, {"stages": entries}))
     if over.async_chunk is not None:
         merged["async_chunk"] = over.async_chunk
+        layers.append(("--async-chunk" if over.async_chunk else "--no-async-chunk", {"async_chunk": over.async_chunk}))
     source = " with ".join(filter(None, (str(file or ""), over.describe())))
     config = _convert(merged, DeployConfig, source)
     _check(config, pipeline, source)
     of_pipeline = checkpoint.location if checkpoint and not arguments else None
-    return msgspec.structs.replace(config, file=file, checkpoint=of_pipeline)
+    return msgspec.structs.replace(config, file=file, source=source, checkpoint=of_pipeline, set_by=set_by(layers))
 
 
 def _packaged(checkpoint: Checkpoint | None) -> tuple[Path | None, dict[str, Any]]:
@@ -105,16 +111,20 @@ def _override_entries(stages: Mapping[str, Mapping[str, Any]], pipeline: Pipelin
 
 
 def _read_with_bases(
-    file: Path, platform: str, above: tuple[Path, ...], default: Path | None = DEFAULT_FILE
+    file: Path, platform: str, above: tuple[Path, ...], default: Path | None, layers: list[Layer]
 ) -> dict[str, Any]:
-    """The file over what lies below it; ``default`` lies below one that names neither base nor pipeline."""
+    """The file over what lies below it; ``default`` lies below one that names neither base nor pipeline.
+
+    Adds to ``layers`` what was read, from low to high.
+    """
     if file.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, file.resolve()))
         raise DeployError(f"{file}: base_config: the files lead in a circle ({chain})")
     content = _read(file)
     base = _base_of(content, file, default)
-    merged = _read_with_bases(base, platform, (*above, file.resolve()), default) if base else {}
-    merged = _overlay(merged, {k: v for k, v in content.items() if k not in OVERLAY_KEYS}, file, "")
+    merged = _read_with_bases(base, platform, (*above, file.resolve()), default, layers) if base else {}
+    own = {k: v for k, v in content.items() if k not in OVERLAY_KEYS}
+    merged = _overlay(merged, own, file, "")
     sections = content.get("platforms") or {}
     if not isinstance(sections, dict) or not set(sections) <= set(PLATFORMS):
         raise DeployError(f"{file}: platforms: expected a mapping with keys among {', '.join(PLATFORMS)}")
@@ -123,6 +133,7 @@ def _read_with_bases(
         raise DeployError(f"{file}: platforms.{platform}: the only key is 'stages'")
     for name, value in sections.items():
         _stage_list(value.get("stages") if isinstance(value, dict) else value, file, f"platforms.{name}.stages")
+    layers += [(str(file), own), (f"{file}: platforms.{platform}", section)]
     return _overlay(merged, section, file, f"platforms.{platform}.")
 
 
@@ -144,7 +155,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise DeployError(f"{file}: expected a mapping at the top level, found a {type(content).__name__}")
     for key in content:
         if key not in KEYS:
-            raise DeployError(f"{file}: unknown key '{key}'. Known: {', '.join(KEYS)}")
+            raise DeployError(f"{file}: unknown key '{key}'{_hint(key)}. Known: {', '.join(KEYS)}")
     return content
 
 
@@ -205,7 +216,29 @@ def _merge(below: Any, above: Any) -> Any:
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
-KEYS = (*OVERLAY_KEYS, *(name for name in DeployConfig.__struct_fields__ if name not in ("file", "checkpoint")))
+KEYS = (
+    *OVERLAY_KEYS,
+    *(name for name in DeployConfig.__struct_fields__ if name not in NOT_IN_FILES),
+)
+_ELSEWHERE = {
+    "stage_args": "stages",
+    "num_replicas": "replicas",
+    "lb_policy": "replica_policy",
+    "default_sampling_params": "sampling",
+    "engine_extras": "engine_args",
+    "max_batch_size": "max_num_seqs",
+    "runtime": "devices, env and max_num_seqs of the stage",
+    "input_connectors": "output_connectors of the stage before",
+    "stage_connector_config": "output_connectors",
+    "distributed_executor_backend": "executor of a stage",
+}
+"""What keys of other engines' deploy files are called here."""
+
+
+def _hint(key: str) -> str:
+    return f" (here: {_ELSEWHERE[key]})" if key in _ELSEWHERE else ""
+
+
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
 
 
@@ -216,7 +249,7 @@ def _convert(value: Any, shape: type[T], file: Path | str, where: str = "") -> T
         rule, _, path = str(error).partition(" - at `$")
         path = (where + path.rstrip("`")).lstrip(".")
         if unknown := _UNKNOWN.search(rule):
-            rule = f"unknown key '{unknown[1]}'"
+            rule = f"unknown key '{unknown[1]}'{_hint(unknown[1])}"
         raise DeployError(f"{file}: {path + ': ' if path else ''}{rule}") from None
 
 
@@ -250,23 +283,13 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
             f"{where}.executor: stage '{declared.name}' cannot run in executor '{stage.executor}'. "
             f"Available: {', '.join(EXECUTORS)}"
         )
-    if stage.executor == "ray" and importlib.util.find_spec("ray") is None:
+    _check_ray(stage, declared, where)
+    _check_scale(stage, declared, where)
+    if stage.devices and (stage.executor or "inline") == "inline":
         raise DeployError(
-            f"{where}.executor: stage '{declared.name}' runs in executor 'ray', which needs Ray: "
-            "pip install 'duologue[ray]'"
+            f"{where}.devices: stage '{declared.name}' runs inline, where every stage sees all devices; "
+            "use 'executor: process'"
         )
-    if stage.resources is not None and stage.executor != "ray":
-        raise DeployError(
-            f"{where}.resources: stage '{declared.name}' does not run in executor 'ray', which they are for"
-        )
-    if scale := stage.autoscale:
-        if stage.replicas is not None:
-            raise DeployError(f"{where}.replicas: stage '{declared.name}' has 'autoscale', which sets their number")
-        if scale.min_replicas > scale.max_replicas:
-            raise DeployError(
-                f"{where}.autoscale: min_replicas is {scale.min_replicas}, max_replicas {scale.max_replicas}; "
-                "the first is at most the second"
-            )
     if stage.devices is not None:
         parallel = (stage.tensor_parallel_size, stage.data_parallel_size, stage.pipeline_parallel_size)
         sizes = (*parallel, stage.most_replicas)
@@ -277,6 +300,29 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
             raise DeployError(
                 f"{where}.devices: stage '{declared.name}' names {len(stage.devices)} devices, but "
                 f"tensor x data x pipeline parallel size x replicas is {needed}; the two are equal"
+            )
+
+
+def _check_ray(stage: StageDeploy, declared: StageConfig, where: str) -> None:
+    if stage.executor == "ray" and importlib.util.find_spec("ray") is None:
+        raise DeployError(
+            f"{where}.executor: stage '{declared.name}' runs in executor 'ray', which needs Ray: "
+            "pip install 'duologue[ray]'"
+        )
+    if stage.resources is not None and stage.executor != "ray":
+        raise DeployError(
+            f"{where}.resources: stage '{declared.name}' does not run in executor 'ray', which they are for"
+        )
+
+
+def _check_scale(stage: StageDeploy, declared: StageConfig, where: str) -> None:
+    if scale := stage.autoscale:
+        if stage.replicas is not None:
+            raise DeployError(f"{where}.replicas: stage '{declared.name}' has 'autoscale', which sets their number")
+        if scale.min_replicas > scale.max_replicas:
+            raise DeployError(
+                f"{where}.autoscale: min_replicas is {scale.min_replicas}, max_replicas {scale.max_replicas}; "
+                "the first is at most the second"
             )
 
 

@@ -19,6 +19,9 @@ import msgspec
 from duologue.engine.requests import EngineRequest
 from duologue.engine.stage import Taker
 
+HOST_CLOCK = "host"
+"""The monotonic clock of this machine: one clock for all of its processes."""
+
 WINDOW = 32
 """Pieces that a stage may be ahead of the slowest taker of its pieces."""
 
@@ -32,7 +35,7 @@ class Message(msgspec.Struct, gc=False, tag=True, array_like=True):
 class Emitted(Message):
     piece: Any
     at: float
-    """When the stage emitted it; 0 for all but the first piece of the request for its taker."""
+    """When the stage emitted it."""
     to: Taker = "all"
 
 
@@ -66,6 +69,8 @@ class Replica(Protocol):
 
     stage: str
     index: int
+    clock: str
+    """Whose monotonic clock the times in its reports are on: :data:`HOST_CLOCK`, or the name of another host."""
 
     @property
     def live(self) -> bool:

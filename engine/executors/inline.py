@@ -22,11 +22,21 @@ from collections.abc import Callable
 from typing import Any
 
 from duologue.engine.connectors.pieces import opened
-from duologue.engine.executors.base import WINDOW, Consumed, Done, Emitted, Failed, Message, Released, Working
+from duologue.engine.executors.base import (
+    HOST_CLOCK,
+    WINDOW,
+    Consumed,
+    Done,
+    Emitted,
+    Failed,
+    Message,
+    Released,
+    Working,
+)
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
-from duologue.engine.requests import EngineRequest, Usage
-from duologue.engine.stage import Stage, StageFinish, Taker
+from duologue.engine.requests import EngineRequest
+from duologue.engine.stage import Stage, Taker
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +49,8 @@ WORKING_S = 1.0
 
 class InlineReplica:
     """Implements :class:`~duologue.engine.executors.base.Replica` with threads. Made and used on the event loop."""
+
+    clock = HOST_CLOCK
 
     def __init__(self, stage: str, build: Callable[[], Stage], slots: int, index: int = 0) -> None:
         self.stage = stage
@@ -174,6 +186,7 @@ class InlineReplica:
         lane.dead = True
         lane.inbox.clear()
         lane.changed.notify()
+        lane.interrupt()
         if not lane.scheduled:
             self._make_ready(lane)
 
@@ -268,13 +281,20 @@ class Lane:
         self._started = False
         self._taken = 0
         self._first_accepted = 0.0
-        self._first_emitted: set[Taker] = set()
         self._worked_at = 0.0
         self._waited_s = 0.0
 
     def has_work(self) -> bool:
         """True while a worker should come back to this lane. Only with the lock held."""
         return self.dead or bool(self.inbox) or self.ended
+
+    def interrupt(self) -> None:
+        """Wake the stage where it waits for something outside. Only with the lock held."""
+        if self._started and not self.over:
+            try:
+                self._model.interrupt(self._state)
+            except Exception:
+                logger.exception("Stage '%s' failed to interrupt %s", self._replica.stage, self.request.request_id)
 
     # -- StageContext --------------------------------------------------------------------------------------------------
 
@@ -289,11 +309,8 @@ class Lane:
             if not alive:
                 return False
         self.emitted += 1
-        at = 0.0
-        if to not in self._first_emitted and not isinstance(piece, Usage | StageFinish):
-            self._first_emitted.add(to)
-            at = self._worked_at = time.monotonic()
-        self._outbox.put(Emitted(self.request.request_id, piece, at, to))
+        self._worked_at = time.monotonic()
+        self._outbox.put(Emitted(self.request.request_id, piece, self._worked_at, to))
         return not self.dead
 
     def working(self) -> None:
@@ -360,10 +377,13 @@ class Lane:
         self.dead = True
 
     def _release(self) -> None:
-        if self._started and not self.over:
+        with self._replica.lock:
+            if self.over:
+                return
+            self.over = True  # from here on `interrupt` leaves the state alone
+        if self._started:
             try:
                 self._model.release(self._state)
             except Exception:
                 logger.exception("Stage '%s' failed to release %s", self._replica.stage, self.request.request_id)
         self._state = None
-        self.over = True

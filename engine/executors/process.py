@@ -25,7 +25,7 @@ import msgspec
 from duologue.engine.connectors.pieces import PieceError
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.executors.base import Emitted, Failed, Message
+from duologue.engine.executors.base import HOST_CLOCK, Emitted, Failed, Message
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
@@ -68,6 +68,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 class ProcessReplica(RemoteReplica):
     """Implements :class:`~duologue.engine.executors.base.Replica` over a worker process. Used on the event loop."""
+
+    clock = HOST_CLOCK
 
     def __init__(self, stage: str, spec: WorkerSpec, connector: SharedMemoryConnector, index: int = 0) -> None:
         super().__init__(stage, spec.slots, index)
@@ -121,7 +123,7 @@ class ProcessReplica(RemoteReplica):
             return
         try:
             packed = self._connector.pack(request).give_to(self._worker)
-        except SharedMemoryError as error:
+        except (SharedMemoryError, PieceError) as error:
             self._fail(request.request_id, f"Stage '{self.stage}' failed: {error}")
         else:
             self._send(Open(packed))

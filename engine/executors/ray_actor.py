@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
 from typing import Any
 
 import ray
@@ -36,9 +37,9 @@ class StageActor:
         self._reported = 0
         self._beat_s = 1.0
 
-    async def where(self) -> tuple[str, int]:
-        """The address of the node, and the process id. Answers once the actor has its place."""
-        return str(ray.util.get_node_ip_address()), os.getpid()  # type: ignore[no-untyped-call]
+    async def where(self) -> tuple[str, int, str]:
+        """The address of the node, the process id, the host's name. Answers once the actor has its place."""
+        return str(ray.util.get_node_ip_address()), os.getpid(), platform.node()  # type: ignore[no-untyped-call]
 
     async def load(self, launch: bytes) -> bytes:
         """Make the stage and read its weights. Returns a ``NotReady`` or None, encoded."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import queue
 import threading
 import time
@@ -27,7 +28,7 @@ from duologue.engine.connectors.pieces import PieceError, PieceTypes
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 from duologue.engine.deploy import DeployError, Resources
-from duologue.engine.executors.base import Emitted, Failed
+from duologue.engine.executors.base import HOST_CLOCK, Emitted, Failed
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
 from duologue.engine.executors.ray_cluster import RayCluster
@@ -98,6 +99,7 @@ class RayReplica(RemoteReplica):
         super().__init__(stage, spec.slots, index)
         self.place: tuple[str, int] = ("", 0)
         """The address of the actor's node, and its process there."""
+        self.clock = HOST_CLOCK
         self._spec = spec
         self._cluster = cluster
         self._local = local
@@ -177,7 +179,7 @@ class RayReplica(RemoteReplica):
         limit = self._cluster.settings.placement_timeout_s
         try:
             async with asyncio.timeout(limit):
-                self.place = await _result(self._actor.where.remote())
+                address, pid, host = await _result(self._actor.where.remote())
         except TimeoutError as error:
             options = self._spec.actor_options()
             asked = {name: options[name] for name in ("num_cpus", "num_gpus", "resources") if options.get(name)}
@@ -185,6 +187,7 @@ class RayReplica(RemoteReplica):
                 f"Stage '{self.stage}': no node of the Ray cluster had room for replica {self.index} within "
                 f"{limit:g} s (ray.placement_timeout_s); it needs {asked}."
             ) from error
+        self.place, self.clock = (address, pid), HOST_CLOCK if host == platform.node() else host
         logger.info("Stage '%s', replica %d: node %s, process %d", self.stage, self.index, *self.place)
 
     def _launch(self) -> RayLaunch:

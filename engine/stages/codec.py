@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from duologue.codecs.harmonic_noise import HOP, SAMPLE_RATE, AcousticFrames, HarmonicNoiseSynthesiser
 from duologue.codecs.levels import first_audible_sample
 from duologue.codecs.pcm import float_to_pcm16
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, AudioDelta, Converse, EngineRequest, Speak, WordSpan
+from duologue.engine.requests import (
+    FIRST_CHUNK_RANGE_S,
+    OUTPUT_SAMPLE_RATE,
+    AudioDelta,
+    Converse,
+    EngineRequest,
+    Speak,
+    WordSpan,
+)
 from duologue.engine.stage import Stage, StageContext
 from duologue.engine.stages.pieces import SpokenClause
 
@@ -114,10 +122,20 @@ class HarmonicNoiseCodec(Stage):
 
     All of a clause's sound comes out, sample for sample what synthesis in one go would give for the same seed: that of
     the payload, else one derived from the request's id. Only silence before the reply's first audible sample is left
-    out, down to 10 ms.
+    out, down to 10 ms. After an abort no more than the chunk in hand is made: at most two seconds of sound, some 20 ms
+    of work on one core.
     """
 
-    def __init__(self, first_chunk_s: float = FIRST_CHUNK_S) -> None:
+    def __init__(self, first_chunk_s: float = FIRST_CHUNK_S, initial_codec_chunk_frames: int | None = None) -> None:
+        """The first chunk's length unless the request sets it, in seconds or in frames of 12.5 ms; frames win.
+
+        Raises ``ValueError`` for one outside :data:`~duologue.engine.requests.FIRST_CHUNK_RANGE_S`.
+        """
+        low, high = FIRST_CHUNK_RANGE_S
+        if initial_codec_chunk_frames is not None:
+            first_chunk_s = initial_codec_chunk_frames * HOP / SAMPLE_RATE
+        if not low <= first_chunk_s <= high:
+            raise ValueError(f"the first chunk is {first_chunk_s:g} s; it is from {low:g} to {high:g} s")
         self._first_chunk_s = first_chunk_s
         self._speed_lock = threading.Lock()
         self._real_time_factor = 0.05
@@ -136,7 +154,7 @@ class HarmonicNoiseCodec(Stage):
         seed = payload.seed if isinstance(payload, Converse | Speak) else None
         if seed is None:
             seed = zlib.crc32(request.request_id.encode())
-        return _Reply(abs(seed), ChunkLadder(self._first_chunk_s))
+        return _Reply(abs(seed), ChunkLadder(request.first_chunk_s or self._first_chunk_s))
 
     def process(self, state: _Reply, piece: SpokenClause, context: StageContext) -> None:
         """Synthesise one clause, chunk by chunk."""

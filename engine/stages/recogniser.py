@@ -27,7 +27,8 @@ _SILENT_DBFS: Final = -65.0
 class WhisperRecogniser(Stage):
     """Takes :class:`Transcribe`, emits one :class:`TranscriptDelta`: all words, or ``""`` where nobody speaks.
 
-    Recordings of any length and rate: longer ones than the model's window are split where they are quietest.
+    Recordings of any length and rate: longer ones than the model's window are split where they are quietest. A decode
+    cannot be interrupted: after an abort the part in hand, at most one window of the model, is decoded to its end.
     """
 
     def __init__(

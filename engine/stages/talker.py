@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from duologue.codecs.harmonic_noise import AcousticFrames
+from duologue.codecs.harmonic_noise import HOP, SAMPLE_RATE, AcousticFrames
 from duologue.engine.models import require
 from duologue.engine.requests import Converse, EngineRequest, Speak, TextDelta
-from duologue.engine.stage import Stage, StageContext
+from duologue.engine.stage import Stage, StageContext, StageFinish
 from duologue.engine.stages.hibari import HibariModel, Prediction, frame_levels, in_runs
 from duologue.engine.stages.pieces import FrameWord, SpokenClause
 from duologue.engine.text.clauses import Clause, ClauseSplitter, Ending
@@ -33,18 +33,22 @@ class _Talk:
 
     splitter: ClauseSplitter = field(default_factory=ClauseSplitter)
     speed: float = 1.0
+    spoken_s: float = 0.0
+    over: bool = False
 
 
 class HibariTalker(Stage):
     """Takes :class:`TextDelta` or one :class:`Speak`, emits :class:`SpokenClause`.
 
     One voice with fixed weights: speaker and pitch do not change from clause to clause. Text in which nothing can be
-    said (emoji, rules) makes no clause.
+    said (emoji, rules) makes no clause. After ``longest_reply_s`` seconds of speech a reply ends, between two clauses,
+    as ``length``. After an abort no more than the run of a clause in hand is predicted: at most 400 phonemes.
     """
 
-    def __init__(self, model: str = "hibari-heart", threads: int = 1) -> None:
+    def __init__(self, model: str = "hibari-heart", threads: int = 1, longest_reply_s: float = 900.0) -> None:
         self._name = model
         self._threads = threads
+        self._longest_reply_s = longest_reply_s
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
@@ -81,6 +85,12 @@ class HibariTalker(Stage):
             words = make_speakable(clause.text)
             if not words:
                 continue
+            if talk.over or context.aborted:
+                return
+            if talk.spoken_s >= self._longest_reply_s:
+                talk.over = True
+                context.emit(StageFinish("length"))
+                return
             pause_s = PAUSE_S[clause.ending] / talk.speed
             runs = in_runs(self._model.phonemes(_with_stop([word.text for word in words], clause.ending)))
             for i, run in enumerate(runs):
@@ -88,6 +98,7 @@ class HibariTalker(Stage):
                 if not prediction.word_ends:  # punctuation alone
                     continue
                 spoken = _spoken_clause(prediction, clause, words, pause_s if i == len(runs) - 1 else 0.0)
+                talk.spoken_s += len(spoken.frames) * HOP / SAMPLE_RATE
                 if context.aborted or not context.emit(spoken):
                     return
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,18 +15,28 @@ from duologue.engine.connectors.options import THRESHOLD_BYTES
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
+from duologue.engine.deploy import RayDeploy, Resources
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerSpec
+from duologue.engine.executors.ray_cluster import RayCluster
+from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
 from duologue.realtime.bench.engine_idle import Idle, measure_idle
+from duologue.realtime.bench.engine_packaged import (
+    AsyncChunk,
+    StageAborts,
+    measure_async_chunk,
+    measure_stage_aborts,
+)
+from duologue.realtime.bench.engine_polling import Polling, measure_loops
 from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
 
-Executor = Literal["inline", "process"]
+Executor = Literal["inline", "process", "ray"]
 STAGES: Final = "duologue.realtime.bench.engine_stages"
 IN_MESSAGE: Final = 1 << 40
 """A threshold that no piece reaches."""
@@ -63,16 +74,27 @@ class EngineReport(msgspec.Struct, frozen=True):
     hops: list[Hop]
     routing: list[Routing]
     aborts: list[Aborts]
+    loops: list[Polling]
+    async_chunk: list[AsyncChunk]
+    stage_aborts: list[StageAborts]
 
 
-async def run_engine(seconds: float, idle_seconds: float) -> EngineReport:
+def ray_installed() -> bool:
+    """Whether hops between actors can be measured."""
+    return importlib.util.find_spec("ray") is not None
+
+
+async def run_engine(seconds: float, idle_seconds: float, answers: int) -> EngineReport:
     """Every measurement, one after another; each hop is measured for so many seconds.
 
-    With ``idle_seconds`` a server with the packaged models is started and watched as well.
+    With ``idle_seconds`` a server with the packaged models is started and watched as well; with ``answers`` the
+    packaged pipeline gives so many long answers with and without async chunk, and five times as many are aborted.
     """
     idle = await measure_idle((0, 100), idle_seconds) if idle_seconds else []
     cases: list[tuple[Executor, str, int]] = [("inline", "local", THRESHOLD_BYTES)]
     cases += [("process", "message", IN_MESSAGE), ("process", "shared_memory", 0)]
+    if ray_installed():
+        cases += [("ray", "message", IN_MESSAGE), ("ray", "object_store", 0)]
     hops = []
     for executor, connector, threshold in cases:
         for size, rate in ((1024, 500), (65_536, 500), (4_194_304, 20)):
@@ -81,7 +103,13 @@ async def run_engine(seconds: float, idle_seconds: float) -> EngineReport:
             hops.append(await measure_hop(executor, connector, threshold, size, rate, seconds))
     both: tuple[Executor, ...] = ("inline", "process")
     return EngineReport(
-        idle, hops, [await measure_routing(executor) for executor in both], [await measure_aborts(e) for e in both]
+        idle=idle,
+        hops=hops,
+        routing=[await measure_routing(executor) for executor in both],
+        aborts=[await measure_aborts(executor) for executor in both],
+        loops=await measure_loops(seconds),
+        async_chunk=await measure_async_chunk(answers) if answers else [],
+        stage_aborts=await measure_stage_aborts(5 * answers) if answers else [],
     )
 
 
@@ -151,15 +179,21 @@ async def _engine(
         )
         for n, name in enumerate(stages)
     )
-    connector = SharedMemoryConnector(PieceTypes(configs[0].emits), Segments(), threshold)
+    types, cluster = PieceTypes(configs[0].emits), RayCluster(RayDeploy())
+    connector = SharedMemoryConnector(types, Segments(), threshold)
     replicas: dict[int, list[Replica]] = {}
     for config in configs:
         build = StageBuild(f"{STAGES}:{config.model_arch}")
-        replicas[config.stage_id] = [
-            InlineReplica(config.name, build, slots)
-            if executor == "inline"
-            else ProcessReplica(config.name, WorkerSpec(build, slots), connector)
-        ]
+        match executor:
+            case "inline":
+                replica: Replica = InlineReplica(config.name, build, slots)
+            case "process":
+                replica = ProcessReplica(config.name, WorkerSpec(build, slots), connector)
+            case "ray":
+                free = Resources(num_cpus=0)
+                spec = RaySpec(build, types, threshold, slots, final=config.final_output, resources=free)
+                replica = RayReplica(config.name, spec, cluster)
+        replicas[config.stage_id] = [replica]
     orchestrator = Orchestrator(PipelineConfig("bench", configs), replicas)
     try:
         for (replica,) in replicas.values():
@@ -170,3 +204,4 @@ async def _engine(
     finally:
         await orchestrator.close()
         await asyncio.gather(*(replica.close() for (replica,) in replicas.values()))
+        await cluster.close()

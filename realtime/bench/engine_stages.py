@@ -9,11 +9,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from duologue.engine.requests import Converse, TextDelta
+from duologue.engine.requests import AudioDelta, Converse, EngineRequest, TextDelta
 from duologue.engine.stage import Stage, StageContext
 
 STEP_S: Final = 0.005
 """One step of :class:`Stepper`."""
+TOKEN_S: Final = 0.002
+"""One step of :class:`Writer`, :class:`Speaker` and :class:`Voice`."""
+CLAUSE: Final = 4
+WORDS: Final = 8
+"""Of an answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,3 +77,40 @@ class Stepper(Stage):
         context.emit(TextDelta(text="on"))
         while not context.aborted:
             time.sleep(STEP_S)  # stands for a step of a model, which an abort cannot break off either
+
+
+class Writer(Stage):
+    """Takes a ``Converse`` whose text is a number, emits that many words, one each ``TOKEN_S``."""
+
+    def process(self, state: Any, piece: Converse, context: StageContext) -> None:
+        """One request."""
+        for _ in range(int(piece.messages[0].text)):
+            time.sleep(TOKEN_S)  # stands for the step of a language model
+            if not context.emit(TextDelta(text="word ")):
+                return
+
+
+class Speaker(Stage):
+    """Takes words, emits one text for every ``CLAUSE`` of them."""
+
+    def start(self, request: EngineRequest) -> list[str]:
+        """The words of the clause so far."""
+        return []
+
+    def process(self, state: list[str], piece: TextDelta, context: StageContext) -> None:
+        """One word."""
+        state.append(piece.text)
+        if len(state) == CLAUSE:
+            time.sleep(TOKEN_S)  # stands for an acoustic model
+            context.emit(TextDelta(text="".join(state)))
+            state.clear()
+
+
+class Voice(Stage):
+    """Takes clauses, emits two chunks of silence for each."""
+
+    def process(self, state: Any, piece: TextDelta, context: StageContext) -> None:
+        """One clause."""
+        for _ in range(2):
+            time.sleep(TOKEN_S)  # stands for a codec
+            context.emit(AudioDelta(pcm=bytes(4800)))

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from duologue.engine.continuity import RealTimePlayer
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.realtime.client import AUDIO_DELTA, Received
 
@@ -168,21 +169,13 @@ class Underrun:
 
 
 def underrun(arrivals_s: Sequence[float], durations_s: Sequence[float], buffer_s: float = 0.0) -> Underrun | None:
-    """Stalls of a player fed with deltas of ``durations_s`` at ``arrivals_s``; ``None`` below two deltas.
+    """Stalls of a player (:class:`RealTimePlayer`) fed with deltas of ``durations_s`` at ``arrivals_s``.
 
-    ``max over i > 0 of (arrival_i - arrival_0 - buffer) - audio received before i``, at least 0.
+    ``None`` below two deltas.
     """
     if len(arrivals_s) < 2:
         return None
-    total = longest = 0.0
-    stalls = 0
-    received = durations_s[0]
-    for arrival, duration in zip(arrivals_s[1:], durations_s[1:], strict=True):
-        deficit = (arrival - arrivals_s[0] - buffer_s) - received
-        stall = deficit - total
-        if stall > _ROUNDING_S:
-            total += stall
-            longest = max(longest, stall)
-            stalls += 1
-        received += duration
-    return Underrun(total, stalls, longest)
+    player = RealTimePlayer(buffer_s)
+    for arrival, duration in zip(arrivals_s, durations_s, strict=True):
+        player.receive(arrival, duration)
+    return Underrun(player.underrun_s, player.stalls, player.longest_s)

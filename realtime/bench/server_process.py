@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 import psutil
 
+from duologue.realtime.bench.cpu_clock import cpu_seconds
 from duologue.realtime.client import ServerUnreachable
 
 READY = "duologue ready "
@@ -45,12 +46,11 @@ class ServerWatch:
         cpu, memory = 0.0, 0
         try:
             for process in (self._process, *self._process.children(recursive=True)):
-                times = process.cpu_times()
-                cpu += times.user + times.system
+                cpu += cpu_seconds(process)
                 memory += process.memory_info().rss
         except psutil.NoSuchProcess:
             return
-        self.samples.append(ServerSample(phase, round(time.monotonic(), 6), round(cpu, 4), memory))
+        self.samples.append(ServerSample(phase, round(time.monotonic(), 6), round(cpu, 6), memory))
 
     async def sample(self, every_s: float = 1.0) -> None:
         """Sample until cancelled, so that the largest memory is seen."""

@@ -14,10 +14,10 @@ from duologue.engine import pipeline as pipelines
 from duologue.engine.checkpoints import identify, served_name
 from duologue.engine.deploy import DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.models import ModelUnavailable
+from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.models.sources import SourceError
 from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, register_pipeline
-from duologue.engine.requests import Converse
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 OMNI = {"model_type": "omni_test", "architectures": ["OmniForConditionalGeneration"]}
@@ -91,6 +91,22 @@ def test_a_gguf_file_goes_to_llama_cpp(tmp_path: Path) -> None:
         deploy = deploy_of(model)
         assert (deploy.pipeline, deploy.stage(1).engine_args["model"]) == ("assistant", str(file))
         assert Engine(deploy).served_names().models == ("small.Q4",)
+
+
+@pytest.mark.models
+async def test_a_real_gguf_file_is_served(tmp_path: Path) -> None:
+    file = tmp_path / "SmolLM2-mine.gguf"
+    file.symlink_to(pull("smollm2-135m-instruct"))
+    engine = Engine(deploy_of(file))
+    assert engine.served_names().models == ("SmolLM2-mine",)
+    await engine.start()
+    try:
+        question = ChatMessage(role="user", text="What is the capital of France?")
+        payload = Converse(messages=(question,), modalities=("text",), temperature=0.0, seed=1)
+        deltas = await engine.collect(EngineRequest(request_id="r", session_id="s", payload=payload))
+    finally:
+        await engine.close()
+    assert "Paris" in "".join(d.text for d in deltas if isinstance(d, TextDelta))
 
 
 def test_a_name_of_the_registry_is_a_model_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from duologue.engine.deploy import (
     load_deploy,
     parse_stage_overrides,
 )
+from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.deploy.load import FOLDER
+from duologue.engine.engine import Engine
 from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, get_pipeline, register_pipeline
 from duologue.engine.requests import Converse, Speak
 
@@ -96,7 +99,7 @@ pipeline: small
 session_mode: turn
 duplex_session: {max_sessions: 8, resume_window_s: 5}
 stages:
-  - {stage_id: 0, max_num_seqs: 32, engine_args: {a: 1, deep: {x: 1, y: 2}}, devices: [0]}
+  - {stage_id: 0, max_num_seqs: 32, engine_args: {a: 1, deep: {x: 1, y: 2}}, executor: process, devices: [0]}
   - {stage_id: 1, max_num_seqs: 4}
 """,
         "base.yaml",
@@ -112,7 +115,7 @@ stages:
         )
     )
     assert config.stage(0) == StageDeploy(
-        stage_id=0, max_num_seqs=8, engine_args={"a": 1, "deep": {"x": 1, "y": 3}}, devices=[0]
+        stage_id=0, max_num_seqs=8, engine_args={"a": 1, "deep": {"x": 1, "y": 3}}, devices=[0], executor="process"
     )
     assert config.stage(1).max_num_seqs == 4
     assert config.duplex_session.max_sessions == 2
@@ -158,15 +161,57 @@ platforms:
         ("pipeline: small\nstages: [{stage_id: 0}, {stage_id: 0}]", "stages[1].stage_id: ", "stage 0 has two entries"),
         ("pipeline: small\nstages: {stage_id: 0}", "stages: ", "Expected `array`, got `object`"),
         (
-            "pipeline: small\nstages: [{stage_id: 1, executor: ray}]",
+            "pipeline: small\nstages: [{stage_id: 1, executor: slurm}]",
             "stages[0].executor: ",
-            "stage 'talker' cannot run in executor 'ray'. Available: inline, process",
+            "stage 'talker' cannot run in executor 'slurm'. Available: inline, process, ray",
         ),
         (
-            "pipeline: small\nstages: [{stage_id: 1, devices: [0, 1], tensor_parallel_size: 2, replicas: 2}]",
+            "pipeline: small\nstages: [{stage_id: 1, executor: process, resources: {num_cpus: 2}}]",
+            "stages[0].resources: ",
+            "stage 'talker' does not run in executor 'ray', which they are for",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, replicas: 2, autoscale: {max_replicas: 2}}]",
+            "stages[0].replicas: ",
+            "stage 'talker' has 'autoscale', which sets their number",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, autoscale: {min_replicas: 3, max_replicas: 2}}]",
+            "stages[0].autoscale: ",
+            "min_replicas is 3, max_replicas 2; the first is at most the second",
+        ),
+        ("pipeline: small\nray: {adress: auto}", "ray: ", "unknown key 'adress'"),
+        ("pipeline: small\nray: {silent_after_s: 0}", "ray.silent_after_s: ", "Expected `float` >= 0.1"),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, executor: ray, devices: [0], autoscale: {max_replicas: 2}}]",
+            "stages[0].devices: ",
+            "names 1 devices, but tensor x data x pipeline parallel size x replicas is 2",
+        ),
+        (
+            "pipeline: small\nconnectors: {shm: {name: SharedMemoryConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_1: shm}}, {stage_id: 1, executor: ray}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "SharedMemoryConnector between 'thinker' (executor inline) and 'talker' (executor ray)",
+        ),
+        (
+            "pipeline: small\nconnectors: {r: {name: RayConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_1: r}}, {stage_id: 1, executor: process}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "RayConnector between 'thinker' (executor inline) and 'talker' (executor process)",
+        ),
+        (
+            "pipeline: small\nstages:\n"
+            "- {stage_id: 1, executor: process, devices: [0, 1], tensor_parallel_size: 2, replicas: 2}",
             "stages[0].devices: ",
             "stage 'talker' names 2 devices, but tensor x data x pipeline parallel size x replicas is 4",
         ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, devices: [0]}]",
+            "stages[0].devices: ",
+            "stage 'talker' runs inline, where every stage sees all devices; use 'executor: process'",
+        ),
+        ("pipeline: small\nstages: [{stage_id: 0, num_replicas: 2}]", "stages[0]: ", "'num_replicas' (here: replicas)"),
+        ("stage_args: []", "", "unknown key 'stage_args' (here: stages). Known: base_config"),
         (
             "pipeline: small\nstages: [{stage_id: 0, output_connectors: {to_stage_1: shm}}]",
             "stages[0].output_connectors.to_stage_1: ",
@@ -220,6 +265,18 @@ def test_a_broken_rule_names_file_path_and_rule(write: Callable[..., Path], text
     assert "\n" not in message
 
 
+def test_stages_on_ray_need_the_extra(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(
+        "pipeline: small\nconnectors: {r: {name: RayConnector, extra: {threshold_bytes: 1}}}\n"
+        "stages: [{stage_id: 0, executor: ray, output_connectors: {to_stage_1: r}}]"
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert load_deploy(file).stage(0).executor == "ray"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeployError, match=r"my\.yaml: stages\[0\]\.executor: stage 'thinker' .*'duologue\[ray\]'"):
+        load_deploy(file)
+
+
 def test_an_error_in_the_base_names_the_base(write: Callable[..., Path]) -> None:
     base = write("pipeline: small\nstages: [{stage_id: 0, gpus: 1}]", "base.yaml")
     with pytest.raises(DeployError, match=r"base\.yaml: stages\[0\]: unknown key 'gpus'") as caught:
@@ -251,6 +308,42 @@ def test_values_of_env_appear_in_no_message_and_no_repr(write: Callable[..., Pat
             load_deploy(write(bad))
         assert "s3cr3t" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+def engine_of(write: Callable[..., Path], engine_args: str) -> Engine:
+    return Engine(load_deploy(write(f"stages: [{{stage_id: 1, engine_args: {engine_args}}}]")))
+
+
+def test_an_unknown_backend_is_refused_with_those_that_there_are(write: Callable[..., Path]) -> None:
+    with pytest.raises(DeployError, match=r"engine_args\.backend: unknown backend 'gpt'\. Known: llamacpp, openai"):
+        engine_of(write, "{backend: gpt}").check_arguments()
+
+
+@pytest.mark.parametrize("backend", ["openai", "transformers", "vllm"])
+def test_another_backend_needs_a_model_of_its_own(write: Callable[..., Path], backend: str) -> None:
+    with pytest.raises(DeployError, match="missing a required argument: 'model'"):
+        engine_of(write, f"{{backend: {backend}}}").check_arguments()
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "tools", "image_in"),
+    [
+        ("{}", False, False),
+        ("{tools: true}", True, False),
+        ("{mmproj: projector.gguf}", False, True),
+        ("{backend: openai, model: m}", True, False),
+        ("{backend: openai, model: m, tools: false, images: true}", False, True),
+        ("{backend: transformers, model: m, tools: true}", True, False),
+        ("{backend: vllm, model: m, images: true}", False, True),
+    ],
+)
+def test_what_a_session_may_ask_for_follows_the_backend(
+    write: Callable[..., Path], engine_args: str, tools: bool, image_in: bool
+) -> None:
+    engine = engine_of(write, engine_args)
+    engine.check_arguments()
+    able = engine.pipeline.capabilities
+    assert (able.tools, able.image_in, able.audio_out) == (tools, image_in, True)
 
 
 # -- the command line over the file ------------------------------------------------------------------------------------
@@ -309,7 +402,7 @@ def test_a_wrong_override_names_the_option_and_its_path(write: Callable[..., Pat
 
 
 def test_a_rule_that_an_override_breaks_with_the_file_names_both(write: Callable[..., Path]) -> None:
-    file = write("pipeline: small\nstages: [{stage_id: 1, devices: [0]}]")
+    file = write("pipeline: small\nstages: [{stage_id: 1, executor: process, devices: [0]}]")
     with pytest.raises(DeployError) as caught:
         load_deploy(file, overrides=Overrides(stages={"talker": {"tensor_parallel_size": 2}}))
     assert str(caught.value).startswith(f"{file} with --stage-overrides: stages[0].devices: stage 'talker' names 1")
@@ -320,3 +413,50 @@ def test_a_secret_in_an_override_appears_in_no_message(write: Callable[..., Path
         with pytest.raises(DeployError) as caught:
             load_deploy(write("pipeline: small"), overrides=Overrides(stages=parse_stage_overrides(text)))
         assert "s3cr3t" not in str(caught.value)
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_replica_sees_its_share_of_the_devices() -> None:
+    placed = StageDeploy(stage_id=0, devices=[0, 1, 3, 2], replicas=2, tensor_parallel_size=2)
+    assert [visible_devices(placed, i, "cuda", "f", {}) for i in (0, 1)] == [
+        {"CUDA_VISIBLE_DEVICES": "0,1"},
+        {"CUDA_VISIBLE_DEVICES": "3,2"},
+    ]
+    assert visible_devices(placed, 0, "rocm", "f", {}) == {"HIP_VISIBLE_DEVICES": "0,1"}
+
+
+def test_devices_count_within_what_is_visible() -> None:
+    placed = StageDeploy(stage_id=0, devices=[1])
+    assert visible_devices(placed, 0, "cuda", "f", {"CUDA_VISIBLE_DEVICES": "0, 2,4"}) == {"CUDA_VISIBLE_DEVICES": "2"}
+    with pytest.raises(DeployError, match=r"f: devices: there is no device 1; CUDA_VISIBLE_DEVICES=7 makes 1 visible"):
+        visible_devices(placed, 0, "cuda", "f", {"CUDA_VISIBLE_DEVICES": "7"})
+
+
+def test_no_devices_or_a_variable_of_the_stage_s_own_changes_nothing() -> None:
+    assert visible_devices(StageDeploy(stage_id=0), 0, "cuda", "f", {}) == {}
+    own = StageDeploy(stage_id=0, devices=[1], env={"CUDA_VISIBLE_DEVICES": "5"})
+    assert visible_devices(own, 0, "cuda", "f", {}) == {}
+
+
+def test_it_is_known_which_layer_set_a_value(write: Callable[..., Path]) -> None:
+    base = write(
+        "pipeline: small\nasync_chunk: true\naliases: {voices: {a: default, b: default}}\n"
+        "stages: [{stage_id: 0, max_num_seqs: 2, engine_args: {x: 1, y: 1}, replicas: null}]\n"
+        "platforms:\n"
+        "  cpu: {stages: [{stage_id: 0, engine_args: {y: 2}}]}\n"
+        "  cuda: {stages: [{stage_id: 1, replicas: 9}]}\n",
+        "base.yaml",
+    )
+    file = write("base_config: base.yaml\naliases: {voices: {c: default}}\nstages: [{stage_id: 0, max_num_seqs: 3}]")
+    config = load_deploy(file, "cpu", Overrides(async_chunk=False, stages={"talker": {"engine_args": {"z": 1}}}))
+    assert config.set_by == {
+        "pipeline": str(base),
+        "async_chunk": "--no-async-chunk",
+        "aliases.voices": str(file),
+        "stages.0.max_num_seqs": str(file),
+        "stages.0.engine_args.x": str(base),
+        "stages.0.engine_args.y": f"{base}: platforms.cpu",
+        "stages.1.engine_args.z": "--stage-overrides",
+    }

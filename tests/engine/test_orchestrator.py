@@ -18,6 +18,7 @@ from duologue.engine.requests import (
     AudioDelta,
     ChatMessage,
     Converse,
+    EngineRequest,
     Finished,
     Speak,
     TextDelta,
@@ -126,6 +127,14 @@ async def test_what_no_stage_accepts_or_answers_is_refused_by_name(kit: Any, rig
     with pytest.raises(RequestRefused, match="makes no audio from a 'Converse'"):
         rig.open(TALK)
     assert rig.orchestrator.live == 0
+
+
+@pytest.mark.parametrize("first_chunk_s", [0.0, -1.0, 0.001, 2.5, float("nan")])
+async def test_a_first_chunk_out_of_range_is_refused(kit: Any, rig_of: Any, first_chunk_s: float) -> None:
+    rig = await rig_of(kit.Scripted())
+    request = EngineRequest(request_id="r", session_id="s", payload=TEXT_ONLY, first_chunk_s=first_chunk_s)
+    with pytest.raises(RequestRefused, match=r"first_chunk_s is .*; it is from 0\.0125 to 2\."):
+        rig.orchestrator.open(request)
 
 
 async def test_pieces_of_several_sources_all_arrive(kit: Any, rig_of: Any) -> None:

@@ -129,6 +129,12 @@ def test_registration_by_name_and_model_type() -> None:
         pipeline_for_checkpoint("nope", ["Nope"])
 
 
+def test_every_stage_states_what_it_still_computes_after_an_abort() -> None:
+    for name in module.PACKAGED_PIPELINES:
+        for stage in get_pipeline(name).stages:
+            assert "abort" in (module.stage_class(stage.model_arch).__doc__ or ""), stage.model_arch
+
+
 @pytest.mark.usefixtures("clean_registry")
 def test_an_architecture_goes_before_a_model_type() -> None:
     whole = register_pipeline(PipelineConfig("whole", (ENTRY,), model_types=("omni",)))

@@ -18,6 +18,7 @@ import pytest
 from prometheus_client import generate_latest
 from scripted_stages import PIPELINE, TARGETS, ask
 
+from duologue.engine import engine as engines
 from duologue.engine import pipeline as pipelines
 from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
@@ -28,7 +29,7 @@ from duologue.engine.executors.process import ProcessReplica
 from duologue.engine.executors.remote import WorkerError
 from duologue.engine.executors.wire import Ping
 from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
-from duologue.engine.requests import EngineRequest, TextDelta
+from duologue.engine.requests import EngineRequest, Speak, TextDelta
 from duologue.engine.stream import Stream
 
 TIMEOUT_S = 30.0
@@ -303,6 +304,17 @@ async def test_the_environment_is_the_worker_s_alone(engine_of: Callable[..., An
     assert "DUOLOGUE_TEST_WORKER" not in os.environ
 
 
+async def test_a_worker_sees_the_devices_of_its_replica(
+    engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setattr(engines, "current_platform", lambda: "cuda")
+    engine = await engine_of(
+        "stages: [{stage_id: 0, executor: process, replicas: 2, replica_policy: round_robin, devices: [1, 0]}]"
+    )
+    assert [await say(engine, "environment CUDA_VISIBLE_DEVICES", f"r{n}") for n in range(3)] == ["6", "4", "6"]
+
+
 async def test_engine_arguments_reach_the_worker_and_a_wrong_one_stops_the_start(
     engine_of: Callable[..., Any],
 ) -> None:
@@ -326,6 +338,15 @@ async def test_too_little_shared_memory_stops_the_start_with_what_to_do(engine_o
             f"connectors: {{shm: {{name: SharedMemoryConnector, extra: {{min_free_bytes: {2**60}}}}}}}\n"
             "stages: [{stage_id: 0, executor: process, output_connectors: {to_stage_1: shm}}]"
         )
+
+
+async def test_a_request_that_cannot_be_sent_fails_by_name_and_leaves_nothing(engine_of: Callable[..., Any]) -> None:
+    engine = await engine_of(TWO_PROCESSES)
+    payload = Speak(text=object())  # type: ignore[arg-type]
+    deltas = await read(engine.open(EngineRequest(request_id="r", session_id="s", payload=payload)))
+    assert deltas[-1].error == "Stage 'source' failed: 'EngineRequest' holds a 'object', which cannot be sent"
+    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_the_threshold_of_the_deploy_file_counts(engine_of: Callable[..., Any]) -> None:
@@ -365,11 +386,16 @@ asyncio.run(main())
 """
 
 
-def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+def start_gateway(folder: Path) -> subprocess.Popen[str]:
+    """Another gateway, with segments under way; it prints its worker's process id."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    gateway = subprocess.Popen(
-        [sys.executable, "-c", GATEWAY, str(shared_memory)], stdout=subprocess.PIPE, text=True, env=environment
+    return subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
     )
+
+
+def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memory: Path) -> None:
+    gateway = start_gateway(shared_memory)
     assert gateway.stdout is not None
     with gateway, gateway.stdout:
         worker = psutil.Process(int(gateway.stdout.readline()))
@@ -378,6 +404,23 @@ def test_workers_of_a_killed_gateway_exit_and_free_its_shared_memory(shared_memo
     _, alive = psutil.wait_procs([worker], timeout=TIMEOUT_S)
     assert not alive
     assert os.listdir(shared_memory) == []
+
+
+async def test_a_start_frees_what_a_killed_gateway_and_its_workers_left(
+    engine_of: Callable[..., Any], shared_memory: Path
+) -> None:
+    gateway = start_gateway(shared_memory)
+    assert gateway.stdout is not None
+    with gateway, gateway.stdout:
+        worker = psutil.Process(int(gateway.stdout.readline()))
+        worker.suspend()  # so that it cannot sweep
+        gateway.kill()
+    worker.kill()
+    psutil.wait_procs([worker])
+    assert os.listdir(shared_memory)
+    engine = await engine_of("")
+    assert os.listdir(shared_memory) == []
+    assert await say(engine, "numbers 2") == "0 1 "
 
 
 async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(

@@ -24,8 +24,11 @@ class Owner:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def abort(self) -> None:
-        self.calls.append("abort")
+    def abort(self, reason: str) -> None:
+        self.calls.append(f"abort {reason}")
+
+    def read_out(self) -> None:
+        self.calls.append("read out")
 
     def room(self) -> None:
         self.calls.append("room")
@@ -115,11 +118,11 @@ async def test_abort_drops_what_is_pending_and_tells_the_owner_once() -> None:
     s.put(TextDelta(text="x"), EDGE)
     s.abort()
     s.abort()
-    assert s._owner.calls == ["abort"]  # type: ignore[attr-defined]
+    assert s._owner.calls == ["abort client_abort", "read out"]  # type: ignore[attr-defined]
     assert s.pending_bytes == 0
     assert [d async for d in s] == [Finished(reason="aborted")]
     s.abort()
-    assert s._owner.calls == ["abort"]  # type: ignore[attr-defined]
+    assert s._owner.calls == ["abort client_abort", "read out"]  # type: ignore[attr-defined]
 
 
 KINDS = st.sampled_from(["text", "audio", "transcript", "read"])

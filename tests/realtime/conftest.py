@@ -18,7 +18,8 @@ from duologue.engine.requests import Converse
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import EdgeSettings, Gateway
-from duologue.realtime.serve import http_server, listen
+from duologue.realtime.http_server import http_server
+from duologue.realtime.serve import listen
 from duologue.realtime.websocket import WebSocketTransport
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, Opening, SessionManager
@@ -118,7 +119,8 @@ def serve() -> Serve:
         settings: EdgeSettings | None = None,
     ) -> AsyncIterator[Edge]:
         engine = ScriptedEngine()
-        gateway = Gateway(engine, NAMES, settings or EdgeSettings())
+        names = script.settings.names if isinstance(script, SessionManager) else NAMES
+        gateway = Gateway(engine, names, settings or EdgeSettings())
         sessions: Any = script if isinstance(script, SessionManager) else ScriptedSessions(script)
         if opened:
             gateway.open(sessions)

@@ -46,6 +46,44 @@ def test_show_has_the_file_s_values_and_no_secret(tmp_path: Path) -> None:
     assert stage["engine_args"] == {"model": "/models/w"}
 
 
+def test_show_has_what_the_command_line_lays_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("async_chunk: false\nstages: [{stage_id: 2, max_num_seqs: 3}]\n")
+    gguf = tmp_path / "my.gguf"
+    gguf.write_bytes(b"GGUF")
+    overrides = '{"talker": {"executor": "process", "replicas": 2}}'
+    shown = yaml.safe_load(
+        duologue("show", file, "--stage-overrides", overrides, "--async-chunk", "--model", gguf).stdout
+    )
+    assert shown["async_chunk"] is True
+    talker = shown["stages"][2]
+    assert (talker["executor"], talker["replicas"], talker["max_num_seqs"]) == ("process", 2, 3)
+    assert talker["replica_policy"] == "least_in_flight"
+    assert shown["stages"][1]["engine_args"]["model"] == str(gguf)
+    set_by = shown["set_by"]
+    assert set_by[str(file)] == ["stages.2.max_num_seqs"]
+    assert set_by["--stage-overrides"] == ["stages.2.executor", "stages.2.replicas"]
+    assert set_by["--async-chunk"] == ["async_chunk"]
+    assert set_by[f"model '{gguf}'"] == ["stages.1.engine_args.model"]
+    assert yaml.safe_load(duologue("show", file).stdout)["async_chunk"] is False
+    assert yaml.safe_load(duologue("show", "--no-async-chunk").stdout)["async_chunk"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--stage-overrides", '{"speaker": {}}'], "duologue: --stage-overrides: speaker: pipeline 'assistant' has no"),
+        (["--model", "./nowhere"], "duologue: Model path './nowhere' does not exist."),
+        (["--stage-overrides", '{"codec": {"engine_args": {"x": 1}}}'], "with --stage-overrides: stage 'codec' (3): "),
+    ],
+)
+def test_a_wrong_option_is_one_line(arguments: list[str], line: str) -> None:
+    result = duologue("show", *arguments)
+    assert result.exit_code == 1
+    assert line in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_check_says_that_a_file_is_right(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("stages: [{stage_id: 3, executor: process, replicas: 2}]\n")

@@ -66,6 +66,19 @@ def test_a_bad_deploy_file_is_one_clear_line(tmp_path: Path, content: str | None
     assert str(file) in line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["./nowhere"], "Model path './nowhere' does not exist."),
+        (["someone/model"], "Model 'someone/model': the hub is switched off (HF_HUB_OFFLINE). Download the checkpoint"),
+        (["--stage-overrides", "{"], "--stage-overrides: not valid JSON"),
+        (["--stage-overrides", '{"talker": {"gpus": 1}}'], "--stage-overrides: talker: unknown key 'gpus'"),
+    ],
+)
+def test_a_bad_model_or_override_is_one_clear_line(arguments: list[str], words: str) -> None:
+    assert words in refused(*arguments, "--port", "0", HF_HUB_OFFLINE="1")
+
+
 def test_a_model_that_cannot_be_had_is_one_clear_line(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": "/dev/null"}
     line = refused("--port", "0", DUOLOGUE_CACHE=str(tmp_path), HF_HUB_OFFLINE="1", PIP_EXTRA_INDEX_URL="", **nowhere)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from session_driver import Driver, silence, speech
 
@@ -228,3 +229,25 @@ def test_fc_071_a_failed_transcription_is_said_of_its_own_item() -> None:
     committed = [event.item_id for event in driver.all(events.InputAudioCommitted)]
     assert [failed.item_id, completed.item_id] == committed
     assert failed.error.code == "audio_unintelligible"
+
+
+def test_s1_the_transcript_of_a_spoken_item_is_null_until_it_is_known() -> None:
+    """The JavaScript agents client ends its process at a user's item without the key."""
+    driver = Driver()
+    driver.say(speech(600), silence(800))
+    for event in (driver.last(events.ItemAdded), driver.last(events.ItemDone)):
+        wire = msgspec.json.decode(msgspec.json.encode(event))
+        assert wire["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    driver.transcribe("Hello there.")
+    driver.do(client.ItemRetrieve(item_id=str(driver.last(events.ItemDone).item.id)))
+    (part,) = msgspec.to_builtins(driver.last(events.ItemRetrieved))["item"]["content"]
+    assert part["transcript"] == "Hello there."
+
+
+@pytest.mark.parametrize("reason", ["completed", "failed"])
+def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(reason: str) -> None:
+    driver = Driver()
+    create(driver, MessageItem(role="user", content=(InputText(text="Listen:"), InputAudio(audio=speech(500)))))
+    driver.transcribe("Hello.", reason=reason)
+    ended = driver.all(events.TranscriptionFailed) + driver.all(events.TranscriptionCompleted)  # type: ignore[operator]
+    assert [event.content_index for event in ended] == [1]

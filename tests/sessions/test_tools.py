@@ -253,6 +253,7 @@ def test_tools_reach_the_engine_and_overrides_hold_for_one_response() -> None:
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "other"}}, "tool_choice.name"),
         ({"tools": [{**WEATHER, "name": f"f{i}"} for i in range(200)]}, "tools"),
         ({"tools": [{**WEATHER, "description": "d" * 300_000}]}, "tools"),
+        ({"tools": [{**WEATHER, "parameters": {"maximum": 10**30}}]}, "tools"),
     ],
 )
 def test_tools_that_cannot_be_used_are_refused(patch: dict[str, Any], param: str) -> None:

@@ -368,3 +368,11 @@ def test_o13_create_response_and_interrupt_response_in_all_four_combinations(cre
             assert (began, errors) == (0, ["conversation_already_has_active_response"])
         case _:
             assert (began, errors) == (0, [])
+
+
+def test_o9_the_silence_of_a_client_that_sends_none_begins_after_what_was_said() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
+    driver.spoken_turn(ms=1000)
+    driver.wait(7)
+    stopped, timeout = driver.last(events.SpeechStopped), driver.last(events.IdleTimeoutTriggered)
+    assert stopped.audio_end_ms <= timeout.audio_start_ms <= timeout.audio_end_ms

@@ -31,7 +31,7 @@ class ScriptedStream:
         for delta in deltas:
             self._deltas.put_nowait(delta)
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "client_abort") -> None:
         if not self.aborted:
             self.aborted = True
             self.give(Finished(reason="aborted"))

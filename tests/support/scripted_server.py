@@ -31,7 +31,8 @@ from duologue.engine.requests import (
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import Gateway
-from duologue.realtime.serve import http_server, listen
+from duologue.realtime.http_server import http_server
+from duologue.realtime.serve import listen
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, SessionManager
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from scripted_stages import block
 
 from duologue.engine.connectors.pieces import PieceTypes
-from duologue.engine.connectors.segments import Segments, SharedMemoryError
+from duologue.engine.connectors.segments import Segments, SharedMemoryError, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
 
 
@@ -99,6 +102,60 @@ def test_a_full_file_system_is_an_error_that_says_what_to_do_and_leaves_nothing(
         ends[0].pack(block(0, 5000))
     del caught
     assert os.listdir(tmp_path) == []
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from duologue.engine.connectors.segments import Segments
+segments = Segments(folder=Path(sys.argv[1]))
+kept = [segments.write([b"x" * 100]), Segments(segments.run, 3, segments.folder).write([b"y"])]
+os.link(kept[0]._segments.folder / kept[0].name, Path(sys.argv[1]) / kept[0].name.replace("-0-", "-9-", 1))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_gateway_and_its_workers_left_is_swept_and_live_runs_stay(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder, holder.stdin, holder.stdout:
+        assert holder.stdout.readline() == "ready\n"
+        mine = Segments(folder=tmp_path).write([b"z"])
+        stranger = tmp_path / "duologue-cache"
+        stranger.write_bytes(b"not a segment")
+        assert sweep_dead_runs(tmp_path) == 0, "both runs are live"
+        holder.kill()
+        psutil.wait_procs([psutil.Process(holder.pid)])
+    assert len(os.listdir(tmp_path)) == 5
+    assert sweep_dead_runs(tmp_path) == 3
+    assert set(os.listdir(tmp_path)) == {mine.name, stranger.name}
+    mine.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "dead"),
+    [
+        (lambda ns, pid, started: (ns, pid, started), False),
+        (lambda ns, pid, started: (ns, pid, started + 1), True),
+        (lambda ns, pid, started: (ns, 2**22 + 1, started), True),
+        (lambda ns, pid, started: (ns + 1, 2**22 + 1, started), False),
+    ],
+    ids=["this process", "its number used before", "no such process", "another container's"],
+)
+def test_a_run_is_dead_when_its_process_is(tmp_path: Path, change: Any, dead: bool) -> None:
+    ours = [int(part) for part in Segments(folder=tmp_path).run.split(".")[:3]]
+    name = "duologue-" + ".".join(map(str, change(*ours))) + ".0123abcd-0-0.0"
+    (tmp_path / name).write_bytes(b"x")
+    assert sweep_dead_runs(tmp_path) == int(dead)
 
 
 def test_too_little_room_is_told(tmp_path: Path) -> None:

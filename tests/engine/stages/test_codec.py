@@ -144,3 +144,48 @@ def test_fc_020_an_abort_stops_at_the_next_chunk(recorder):
     context._then = lambda piece: setattr(context, "aborted", True)
     codec.process(codec.start(context.request), _clause(400), context)
     assert len(context.pieces) == 1
+
+
+def _first_length(codec, request):
+    emitted: list = []
+    codec.process(codec.start(request), _clause(400), _Context(emitted))
+    return len(emitted[0].pcm) / 2 / SAMPLE_RATE
+
+
+def test_the_first_chunk_is_the_request_s_else_the_deploy_file_s_else_the_shortest():
+    import msgspec
+
+    request = _request(Speak(text="x", seed=1))
+    longer = msgspec.structs.replace(request, first_chunk_s=0.5)
+    for codec, usual in (
+        (HarmonicNoiseCodec(), 0.0625),
+        (HarmonicNoiseCodec(first_chunk_s=0.2), 0.2),
+        (HarmonicNoiseCodec(initial_codec_chunk_frames=8), 0.1),
+    ):
+        assert _first_length(codec, request) == pytest.approx(usual, abs=HOP / SAMPLE_RATE)
+        assert _first_length(codec, longer) == pytest.approx(0.5, abs=HOP / SAMPLE_RATE)
+
+
+@pytest.mark.parametrize("wrong", [{"first_chunk_s": 0.0}, {"first_chunk_s": 3}, {"initial_codec_chunk_frames": 0}])
+def test_a_first_chunk_out_of_range_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"the first chunk is .* s; it is from 0\.0125 to 2 s"):
+        HarmonicNoiseCodec(**wrong)
+
+
+def test_fc_020_an_abort_amid_a_long_reply_ends_within_the_longest_chunk(recorder):
+    codec = HarmonicNoiseCodec()
+    codec.warm_up()
+    context = recorder(Speak(text="x", seed=1))
+    made = 0.0
+
+    def count(samples, _timed=codec._timed):
+        nonlocal made
+        made += len(sound := _timed(*samples)) / SAMPLE_RATE
+        return sound
+
+    codec._timed = lambda *samples: count(samples)
+    context._then = lambda piece: setattr(context, "aborted", len(context.pieces) >= 8)
+    codec.process(codec.start(context.request), _clause(4000), context)
+    handed_over = sum(len(piece.pcm) for piece in context.pieces) / 2 / SAMPLE_RATE
+    assert len(context.pieces) == 8
+    assert made - handed_over <= 2.0

@@ -158,6 +158,24 @@ def test_one_delta_a_request_and_none_once_aborted(recogniser, recordings, recor
 
 
 @pytest.mark.models
+def test_fc_020_an_abort_decodes_the_part_in_hand_and_no_more(recogniser, recordings, recorder, monkeypatch):
+    samples = np.tile(recordings["goforward.wav"][0], 20)
+    assert len(samples) > 1.2 * LONGEST_S * SAMPLE_RATE
+    context = recorder(Transcribe(audio=float_to_pcm16(samples), sample_rate=SAMPLE_RATE))
+    decoded = []
+
+    def recognise(part, *_, **__):
+        decoded.append(len(part) / SAMPLE_RATE)
+        context.aborted = True
+        return Hypothesis("words", 0.0, 0.0)
+
+    monkeypatch.setattr(recogniser._whisper, "recognise", recognise)
+    recogniser.process(None, context.request.payload, context)
+    assert len(decoded) == 1
+    assert decoded[0] <= LONGEST_S
+
+
+@pytest.mark.models
 def test_a_prompt_helps_with_spelling_and_never_appears_itself(recordings, transcribe):
     heard = transcribe(recordings["goforward.wav"][0], prompt="Robot commands in metres.")
     assert "robot" not in heard.lower()

@@ -6,7 +6,9 @@ import pytest
 
 from duologue.codecs.harmonic_noise import HOP, HarmonicNoiseSynthesiser
 from duologue.codecs.levels import dbfs, first_audible_sample, last_audible_sample
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, TextDelta
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Speak, TextDelta
+from duologue.engine.stage import StageFinish
+from duologue.engine.stages.codec import HarmonicNoiseCodec
 from duologue.engine.stages.hibari import PhonemeWord, align_words, in_runs
 from duologue.engine.stages.talker import audible_range
 from duologue.engine.words import WordErrors, normalise_words, word_errors
@@ -202,3 +204,30 @@ def test_fc_108_a_text_of_1500_words_is_spoken_to_the_end(speak, transcribe):
         total += word_errors(text[words[0].text_start : words[-1].text_end], heard)
     assert total.words > 150
     assert total.rate <= 0.06, total
+
+
+@pytest.mark.models
+def test_a_reply_over_its_budget_ends_as_length_with_all_sound_made_so_far(run_stage, talker, monkeypatch):
+    sentences = ["This is the first one.", "This is the second one.", "This is the third one.", "And the last one."]
+    pieces = [TextDelta(text=f"{sentence} ") for sentence in sentences]
+    whole = run_stage(talker, Speak(text="", seed=1), pieces)
+    assert len(whole) == 4
+    monkeypatch.setattr(talker, "_longest_reply_s", 0.1)
+    cut = run_stage(talker, Speak(text="", seed=1), pieces)
+    assert cut[1:] == [StageFinish("length")]
+    assert np.array_equal(cut[0].frames.f0, whole[0].frames.f0)
+    sound = run_stage(HarmonicNoiseCodec(), Speak(text="", seed=1), cut[:1])
+    assert sum(len(d.pcm) for d in sound) // 2 == pytest.approx(len(cut[0].frames) * HOP, abs=0.1 * OUTPUT_SAMPLE_RATE)
+
+
+@pytest.mark.models
+def test_fc_020_an_abort_predicts_no_more_than_the_run_in_hand(talker, recorder, monkeypatch):
+    predicted = []
+    predict = talker._model.predict
+    monkeypatch.setattr(talker._model, "predict", lambda *a: predicted.append(len(a[0])) or predict(*a))
+    context = recorder(Speak(text="One sentence. Another one. A third one. And the last."))
+    context._then = lambda piece: setattr(context, "aborted", True)
+    state = talker.start(context.request)
+    talker.process(state, context.request.payload, context)
+    talker.finish(state, context)
+    assert len(context.pieces) == len(predicted) == 1

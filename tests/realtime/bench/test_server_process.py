@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from duologue.realtime.bench.caller import CallerSettings
+from duologue.realtime.bench.cpu_clock import cpu_seconds
 from duologue.realtime.bench.server_process import ServerSample, ServerWatch, own_server
 from duologue.realtime.bench.voice_report import RunInfo, _server_use
 from duologue.realtime.client import ServerUnreachable
@@ -22,6 +27,23 @@ def test_a_watch_sees_time_spent_and_memory():
     first, last = watch.samples
     assert last.cpu_s - first.cpu_s >= 0.03
     assert last.rss_bytes > 10_000_000
+
+
+def test_time_is_seen_much_finer_than_the_ticks_of_the_system():
+    process = psutil.Process()
+    before = cpu_seconds(process)
+    spent = time.process_time()
+    while time.process_time() - spent < 0.002:
+        pass
+    assert 0.002 <= cpu_seconds(process) - before < 0.01
+
+
+def test_a_process_that_is_gone_has_no_time():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    process = psutil.Process(ended.pid)
+    ended.wait()
+    with pytest.raises(psutil.NoSuchProcess):
+        cpu_seconds(process)
 
 
 def test_use_is_taken_between_the_marks_and_memory_over_all_samples():
