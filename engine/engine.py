@@ -115,7 +115,7 @@ class Engine:
         self._replicas: dict[int, list[Replica]] = {}
         self._segments = Segments()
         self._types = PieceTypes()
-        self._ray = RayCluster(deploy.ray, self._file)
+        self._ray = RayCluster(deploy.ray, self._source)
         self._orchestrator: Orchestrator | None = None
         self._scalers: list[Autoscaler] = []
         for kind in ("models", "voices", "transcription_models"):
