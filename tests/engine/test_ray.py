@@ -124,7 +124,7 @@ async def test_a_killed_actor_fails_its_requests_at_once_and_comes_back(engine_o
 async def test_a_lost_node_fails_its_requests_at_once_and_the_replica_moves(
     engine_of: Callable[..., Any], ray_nodes: Nodes
 ) -> None:
-    node = await asyncio.to_thread(ray_nodes.add, third=1.0)
+    node = ray_nodes.add(third=1.0)
     engine = await engine_of("stages: [{stage_id: 0, " + ON % "third" + "}]")
     streams = await at_work(engine, 2)
     pid = replica(engine).place[1]
@@ -138,7 +138,7 @@ async def test_a_lost_node_fails_its_requests_at_once_and_the_replica_moves(
     assert time.monotonic() - lost_at < 1.0
     assert engine.health().stages["source"] == "restarting"
     await removal
-    another = await asyncio.to_thread(ray_nodes.add, third=1.0)
+    another = ray_nodes.add(third=1.0)
     await restarted(replica(engine))
     assert int(await say(engine, "pid")) != pid
     await engine.close()
@@ -292,6 +292,8 @@ async def say_beside(engine: Engine, script: str) -> str:
 
 GATEWAY = """
 import asyncio, sys
+from ray._private import ray_constants
+ray_constants.ENABLE_RAY_CLUSTER = False
 from scripted_stages import PIPELINE, TARGETS, ask
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.deploy import RayDeploy

@@ -25,7 +25,7 @@ class Nodes:
         self.address = address
 
     def add(self, **resources: float) -> Any:
-        """One more node, with four processors."""
+        """One more node. On the main thread only: Ray sets handlers of signals."""
         return self.cluster.add_node(**_node(resources))
 
     def remove(self, node: Any) -> None:
