@@ -19,7 +19,7 @@ from duologue.engine.connectors.options import THRESHOLD_BYTES
 from duologue.engine.connectors.pieces import Buffer, PieceTypes, Sealed
 from duologue.engine.connectors.shared_memory import Packed, Parcel
 
-FETCH_TIMEOUT_S: Final = 30.0
+FETCH_TIMEOUT_S: Final = 5.0
 """Longest wait for the bytes of a piece that another node has."""
 
 

@@ -125,7 +125,7 @@ async def test_a_lost_node_fails_its_requests_at_once_and_the_replica_moves(
     engine_of: Callable[..., Any], ray_nodes: Nodes
 ) -> None:
     node = ray_nodes.add(third=1.0)
-    engine = await engine_of("stages: [{stage_id: 0, " + ON % "third" + "}]")
+    engine = await engine_of("stages: [{stage_id: 0, " + ON % "third" + "}]", "silent_after_s: 1.0, dead_after_s: 60")
     streams = await at_work(engine, 2)
     pid = replica(engine).place[1]
     removal = asyncio.create_task(asyncio.to_thread(ray_nodes.remove, node))
@@ -134,10 +134,14 @@ async def test_a_lost_node_fails_its_requests_at_once_and_the_replica_moves(
             await asyncio.sleep(0.005)
     lost_at = time.monotonic()
     for stream in streams:
-        assert (await read(stream))[-1].error == "Stage 'source' failed: its worker died."
-    assert time.monotonic() - lost_at < 1.0
-    assert engine.health().stages["source"] == "restarting"
+        # Ray itself fails the calls after about 2 s, as nobody is left to tell it how the actor ended.
+        assert (await read(stream))[-1].error.startswith("Stage 'source' failed: its worker ")
+    assert time.monotonic() - lost_at < 1.5
+    assert not engine.health().ready
     await removal
+    async with asyncio.timeout(TIMEOUT_S):
+        while replica(engine)._supervisor is None:  # noqa: ASYNC110 - Ray tells, in its own time
+            await asyncio.sleep(0.01)
     another = ray_nodes.add(third=1.0)
     await restarted(replica(engine))
     assert int(await say(engine, "pid")) != pid

@@ -37,13 +37,17 @@ class Nodes:
 
     def held(self) -> int:
         """Bytes in the stores of all nodes, as their raylets report it."""
+        import grpc
         import ray
         from ray._private.internal_api import node_stats
 
         total = 0
         for node in ray.nodes():
             if node["Alive"]:
-                stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
+                try:
+                    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"], include_memory_info=False)
+                except grpc.RpcError:
+                    continue  # it is gone, and Ray has not noticed yet
                 total += stats.store_stats.object_store_bytes_used
         return total
 
