@@ -104,6 +104,10 @@ class HandingOver(Stage):
         elif not context.aborted:
             self._hand_on(made, context, finished=True)
 
+    def interrupt(self, state: tuple[Any, Made]) -> None:
+        """See :class:`~duologue.engine.stage.Stage`."""
+        self._stage.interrupt(state[0])
+
     def release(self, state: tuple[Any, Made]) -> None:
         """See :class:`~duologue.engine.stage.Stage`."""
         self._stage.release(state[0])

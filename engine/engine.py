@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
@@ -26,8 +27,16 @@ from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerError, WorkerSpec
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
-from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, stage_target
+from duologue.engine.pipeline import (
+    PipelineConfig,
+    PipelineError,
+    StageConfig,
+    get_pipeline,
+    import_stage,
+    stage_target,
+)
 from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
+from duologue.engine.stage import Ability
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
 
@@ -92,6 +101,7 @@ class Engine:
         """
         self.deploy = deploy
         self.pipeline: PipelineConfig = get_pipeline(deploy.pipeline)
+        """Its capabilities grow by those of the chosen models: see :meth:`check_arguments`."""
         self.voice_activity = VoiceActivityService(
             voice_activity_model or _packaged_voice_activity, deploy.duplex_session.max_sessions
         )
@@ -123,6 +133,7 @@ class Engine:
         try:
             self._place()
             await self._load_all(report)
+            self.check_arguments()
         except BaseException:
             await self.close()
             raise
@@ -256,15 +267,22 @@ class Engine:
             raise errors.exceptions[0] from None
 
     def check_arguments(self) -> None:
-        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`."""
+        """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`.
+
+        From here on ``pipeline.capabilities`` holds what the chosen models add, too, as far as small files of their
+        checkpoints and the deploy file tell; :meth:`start` looks again, when the checkpoints are there.
+        """
+        added: set[Ability] = set()
         for config in self.pipeline.stages:
             build = self._build(config, self.deploy.stage(config.stage_id))
-            build.arguments()
+            added |= import_stage(build.target).abilities(build.arguments())
             try:
                 _ = build.hand_over and build.hand_over.function()
             except ImportError as error:
                 where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
                 raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
+        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))
+        self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
@@ -298,14 +316,19 @@ class Engine:
     def _build(self, config: StageConfig, placed: StageDeploy) -> StageBuild:
         """The stage's class with ``engine_args`` and ``sampling``, and its model and size if it asks."""
         given = dict(placed.engine_args)
+        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
+        try:
+            arch = config.arch_of(given.pop("backend", None))
+        except PipelineError as error:
+            raise DeployError(f"{where}: engine_args.{error}") from error
         if sampling := placed.sampling | config.sampling_constraints:
             given["sampling"] = sampling
-        model = config.model or self.deploy.checkpoint
-        offered = {"max_num_seqs": self._size(config)} | ({"model": model} if model else {})
+        offered: dict[str, Any] = {"max_num_seqs": self._size(config)}
+        if model := (config.model if arch == config.model_arch else None) or self.deploy.checkpoint:
+            offered["model"] = model
         for source in config.input_sources:
             offered |= self._codec_options(source, config.stage_id)
-        where = f"{self._source}: stage '{config.name}' ({config.stage_id})"
-        return StageBuild(stage_target(config.model_arch), given, offered, where, self._hand_over(config))
+        return StageBuild(stage_target(arch), given, offered, where, self._hand_over(config))
 
     def _codec_options(self, source: int, target: int) -> dict[str, Any]:
         """Options of the connector between two stages that are for the one behind it."""

@@ -58,6 +58,9 @@ class StageConfig:
     name: str
     model_arch: str
     """Name under which the stage's class is registered (:func:`register_stage`)."""
+    backends: dict[str, str] = field(default_factory=dict)
+    """Classes that the deploy file may choose instead, by ``engine_args: {backend: NAME}``: their registered names.
+    ``model`` is that of ``model_arch``; with another backend the file names a model itself."""
     execution_type: ExecutionType = ExecutionType.LLM_GENERATION
     input_sources: tuple[int, ...] = ()
     """Ids of the stages whose pieces this one takes."""
@@ -82,6 +85,18 @@ class StageConfig:
     Both kinds of function are described in :mod:`duologue.engine.chunking`."""
     sampling_constraints: dict[str, Any] = field(default_factory=dict)
     """Sampling values that win over the deploy file's and the request's."""
+
+    def arch_of(self, backend: str | None) -> str:
+        """Registered name of the class behind a ``backend`` of the deploy file; None: the stage's own.
+
+        Raises :class:`PipelineError` that lists the known ones.
+        """
+        if backend is None:
+            return self.model_arch
+        if backend not in self.backends:
+            known = ", ".join(sorted(self.backends)) or "none"
+            raise PipelineError(f"backend: unknown backend '{backend}'. Known: {known}")
+        return self.backends[backend]
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,26 @@ the stage before it (or the request's payload, if the request enters here) and e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from duologue.engine.requests import EngineRequest
+from duologue.engine.requests import ChatMessage, EngineRequest
+
+Ability = Literal["tools", "image_in"]
+"""What depends on the model that a stage runs, and not on the pipeline: the field of
+:class:`~duologue.engine.pipeline.Capabilities` of that name."""
+
+
+class NotSupported(ValueError):
+    """The model cannot do what the request asks for; the message names both."""
+
+
+def take_no_pictures(messages: Iterable[ChatMessage], model: str) -> None:
+    """Raises :class:`NotSupported` when there is a picture among the messages."""
+    if any(message.images for message in messages):
+        raise NotSupported(f"The {model} takes no pictures.")
 
 
 class StageFinish(msgspec.Struct, frozen=True):
@@ -55,6 +70,14 @@ class Stage(ABC):
     in the object that ``start`` returns; a stage keeps no per-request state of its own.
     """
 
+    @classmethod
+    def abilities(cls, arguments: Mapping[str, Any]) -> frozenset[Ability]:
+        """What a stage made with these arguments adds to its pipeline's capabilities.
+
+        Called in the gateway, without loading: from the arguments, and from small files of the checkpoint.
+        """
+        return frozenset()
+
     def load(self) -> None:
         """Read the weights. Raises ``ModelUnavailable`` with one line that says what to do."""
 
@@ -71,6 +94,13 @@ class Stage(ABC):
 
     def finish(self, state: Any, context: StageContext) -> None:
         """The input of this request is complete: emit what is left."""
+
+    def interrupt(self, state: Any) -> None:
+        """The request was aborted: wake ``process`` or ``finish`` if one of them waits for something outside.
+
+        For stages whose step can take long without the chance to look at ``context.aborted``. Called at most between
+        ``start`` and ``release``, from any thread, under a lock of the executor, perhaps twice: it returns at once.
+        """
 
     def release(self, state: Any) -> None:
         """The request is over, however it ended: free what ``start`` took. Called exactly once."""

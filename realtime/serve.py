@@ -85,9 +85,12 @@ def listen(host: str, port: int) -> socket.socket:
 async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, listener: socket.socket) -> None:
     stop, hurry = _watch_signals()
     try:
+        engine.check_arguments()
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:
         raise StartError(f"{deploy.file}: {error.message}") from error
+    except DeployError as error:
+        raise StartError(str(error)) from error
     gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy.duplex_session))
     server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
     http = asyncio.create_task(server.serve([listener]), name="http server")
@@ -96,6 +99,8 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
     try:
         if not await _finished_before(stop, _load(engine, deploy)):
             return
+        # Only now: what a model can do may be written in files that have just been fetched.
+        settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
         manager = SessionManager(engine, settings)
         gateway.open(manager)
         _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")

@@ -1,4 +1,7 @@
-"""Conversation items in their wire shape (``realtime-protocol`` section 4.2). Absent keys are left out, never null."""
+"""Conversation items in their wire shape (``realtime-protocol`` section 4.2).
+
+Absent keys are left out, never null; only the transcript of input audio is null until it is known.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ class InputText(Part, frozen=True, tag="input_text"):
 class InputAudio(Part, frozen=True, tag="input_audio"):
     audio: bytes | UnsetType = UNSET
     """Base64 on the wire; only in what clients create and in ``conversation.item.retrieved``."""
-    transcript: str | UnsetType = UNSET
+    transcript: str | None = None
+    """Null on the wire until it is known: the JavaScript agents client ends its process where the key is missing."""
 
 
 class InputImage(Part, frozen=True, tag="input_image"):

@@ -14,6 +14,15 @@ EXTRA = ("soak", "gpu")
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need a machine or an environment of their own run only where ``-m`` names their mark."""
+    asked = config.getoption("markexpr") or ""
+    apart = [item for item in items for mark in ("vllm", "gpu") if item.get_closest_marker(mark) and mark not in asked]
+    if apart:
+        config.hook.pytest_deselected(items=apart)
+        items[:] = [item for item in items if item not in apart]
+
+
 @pytest.fixture(scope="session")
 def speech_dir() -> Path:
     """Folder of the real recordings (16 kHz, mono, 16-bit): ``DUOLOGUE_TEST_SPEECH``, else beside the repository."""

@@ -186,6 +186,7 @@ class InlineReplica:
         lane.dead = True
         lane.inbox.clear()
         lane.changed.notify()
+        lane.interrupt()
         if not lane.scheduled:
             self._make_ready(lane)
 
@@ -287,6 +288,14 @@ class Lane:
         """True while a worker should come back to this lane. Only with the lock held."""
         return self.dead or bool(self.inbox) or self.ended
 
+    def interrupt(self) -> None:
+        """Wake the stage where it waits for something outside. Only with the lock held."""
+        if self._started and not self.over:
+            try:
+                self._model.interrupt(self._state)
+            except Exception:
+                logger.exception("Stage '%s' failed to interrupt %s", self._replica.stage, self.request.request_id)
+
     # -- StageContext --------------------------------------------------------------------------------------------------
 
     def emit(self, piece: Any, to: Taker = "all") -> bool:
@@ -368,10 +377,13 @@ class Lane:
         self.dead = True
 
     def _release(self) -> None:
-        if self._started and not self.over:
+        with self._replica.lock:
+            if self.over:
+                return
+            self.over = True  # from here on `interrupt` leaves the state alone
+        if self._started:
             try:
                 self._model.release(self._state)
             except Exception:
                 logger.exception("Stage '%s' failed to release %s", self._replica.stage, self.request.request_id)
         self._state = None
-        self.over = True

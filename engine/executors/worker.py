@@ -76,6 +76,7 @@ class PackingStage(Stage):
         self._stage = stage
         self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]
         self.start, self.release = stage.start, stage.release  # type: ignore[method-assign]
+        self.interrupt = stage.interrupt  # type: ignore[method-assign]
 
     def process(self, state: Any, piece: Any, context: StageContext) -> None:
         """See :class:`~duologue.engine.stage.Stage`."""

@@ -19,9 +19,20 @@ from duologue.engine.pipeline import (
 from duologue.engine.requests import Converse, Speak, Transcribe
 
 register_stage("WhisperRecogniser", "duologue.engine.stages.recogniser:WhisperRecogniser")
-register_stage("LlamaCppLanguageModel", "duologue.engine.stages.language_model:LlamaCppLanguageModel")
+register_stage("LlamaCppLanguageModel", "duologue.engine.stages.language.llamacpp:LlamaCppLanguageModel")
+register_stage("OpenAILanguageModel", "duologue.engine.stages.language.openai:OpenAILanguageModel")
+register_stage("TransformersLanguageModel", "duologue.engine.stages.language.transformers:TransformersLanguageModel")
+register_stage("VllmLanguageModel", "duologue.engine.stages.language.vllm:VllmLanguageModel")
 register_stage("HibariTalker", "duologue.engine.stages.talker:HibariTalker")
 register_stage("HarmonicNoiseCodec", "duologue.engine.stages.codec:HarmonicNoiseCodec")
+
+LANGUAGE_MODELS: Final = {
+    "llamacpp": "LlamaCppLanguageModel",
+    "openai": "OpenAILanguageModel",
+    "transformers": "TransformersLanguageModel",
+    "vllm": "VllmLanguageModel",
+}
+"""Backends of the language model, see :mod:`duologue.engine.stages.language`."""
 
 ASSISTANT: Final = register_pipeline(
     PipelineConfig(
@@ -44,6 +55,7 @@ ASSISTANT: Final = register_pipeline(
                 stage_id=1,
                 name="language_model",
                 model_arch="LlamaCppLanguageModel",
+                backends=LANGUAGE_MODELS,
                 model="smollm2-135m-instruct",
                 execution_type=ExecutionType.LLM_AR,
                 accepts=(Converse,),

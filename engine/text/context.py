@@ -16,13 +16,16 @@ from duologue.engine.requests import ChatMessage
 _BYTES_PER_TOKEN: Final = 3.0
 """Fewer than in English prose (about 4.5), so that the estimate errs on the safe side."""
 _TOKENS_PER_MESSAGE: Final = 5
+_TOKENS_PER_PICTURE: Final = 300
+"""About what models take for one of ordinary size."""
 _LEFT_OUT: Final = "... "
 
 
 def estimated_tokens(message: ChatMessage) -> int:
     """Tokens that ``message`` takes at most, unless it is far from prose."""
     calls = sum(len(call.name.encode()) + len(call.arguments.encode()) for call in message.tool_calls)
-    return _TOKENS_PER_MESSAGE + int((len(message.text.encode()) + calls) / _BYTES_PER_TOKEN)
+    pictures = _TOKENS_PER_PICTURE * len(message.images)
+    return _TOKENS_PER_MESSAGE + pictures + int((len(message.text.encode()) + calls) / _BYTES_PER_TOKEN)
 
 
 def fit(messages: Sequence[ChatMessage], budget: int) -> tuple[ChatMessage, ...]:
@@ -54,16 +57,22 @@ def _head(messages: Sequence[ChatMessage]) -> int:
 
 
 def _cut(messages: Sequence[ChatMessage], budget: int, *, keep_end: bool) -> Sequence[ChatMessage]:
-    """Shorten the texts evenly when the messages together are more than ``budget`` tokens."""
+    """Shorten the texts evenly when the messages together are more than ``budget`` tokens; pictures stay."""
     total = sum(map(estimated_tokens, messages))
     if total <= budget:
         return messages
-    overhead = _TOKENS_PER_MESSAGE * len(messages)
-    share = max(0, budget - overhead) / (total - overhead)
-    return [
-        replace(message, text=_shortened(message.text, int(len(message.text) * share), keep_end))
-        for message in messages
-    ]
+    overhead = sum(_TOKENS_PER_MESSAGE + _TOKENS_PER_PICTURE * len(message.images) for message in messages)
+    share = max(0, budget - overhead) / max(1, total - overhead)
+    return [_shorter(message, share, keep_end) for message in messages]
+
+
+def _shorter(message: ChatMessage, share: float, keep_end: bool) -> ChatMessage:
+    def cut(text: str) -> str:
+        return _shortened(text, int(len(text) * share), keep_end)
+
+    if message.parts:
+        return ChatMessage.of_parts(message.role, [cut(p) if isinstance(p, str) else p for p in message.parts])
+    return replace(message, text=cut(message.text))
 
 
 def _shortened(text: str, length: int, keep_end: bool) -> str:

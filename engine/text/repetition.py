@@ -36,6 +36,32 @@ def _has_repeated_phrase(words: Sequence[str], length: int) -> bool:
     return len(set(phrases)) < len(phrases)
 
 
+LONGEST_LOOP: Final = 500
+"""Characters of the longest passage whose repetition is noticed."""
+_LEAST_LOOP: Final = 200
+"""Characters that must have been said in vain before a text is stopped."""
+
+
+def ends_in_a_loop(text: str) -> bool:
+    """True when ``text`` ends in the same passage four times or more, 200 characters or more in all.
+
+    For text that a model is writing: it need not know words, so that it holds for any language. A list whose lines
+    begin alike, or a rhyme with a refrain, is none.
+    """
+    if len(text) < _LEAST_LOOP:
+        return False
+    probe = text[-24:]
+    at = len(text) - len(probe)
+    while (at := text.rfind(probe, 0, at + len(probe) - 1)) >= 0:
+        period = len(text) - len(probe) - at
+        if period > LONGEST_LOOP:
+            return False
+        span = max(4 * period, _LEAST_LOOP)
+        if len(text) >= span and text[-span + period :] == text[-span:-period]:
+            return True
+    return False
+
+
 def collapse_repeats(text: str) -> str:
     """Keep one of each run of immediate repetitions of up to ten words: ``"a b a b a b c"`` -> ``"a b c"``."""
     words = text.split()

@@ -14,6 +14,7 @@ from rich.console import Console
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.engine_command import engine
 from duologue.realtime.bench.gateway_command import gateway
+from duologue.realtime.bench.language_model_command import language_model
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -126,6 +127,7 @@ def recompute(
 
 
 app.command()(engine)
+app.command()(language_model)
 app.command()(gateway)
 
 

@@ -15,7 +15,8 @@ import pytest
 from missing import need_package
 from scripted_server import KEY, ScriptedServer, scripted_server
 from served import Served
-from tape import PATIENCE_S, SETTLE, Tape, settles
+from tape import SETTLE, Tape, settles
+from waiting import PATIENCE_S
 
 need_package("livekit.plugins.openai")
 

@@ -19,6 +19,7 @@ from duologue.engine.deploy import (
 )
 from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.deploy.load import FOLDER
+from duologue.engine.engine import Engine
 from duologue.engine.pipeline import Capabilities, PipelineConfig, StageConfig, get_pipeline, register_pipeline
 from duologue.engine.requests import Converse, Speak
 
@@ -260,6 +261,42 @@ def test_values_of_env_appear_in_no_message_and_no_repr(write: Callable[..., Pat
             load_deploy(write(bad))
         assert "s3cr3t" not in str(caught.value)
         assert caught.value.__cause__ is None
+
+
+def engine_of(write: Callable[..., Path], engine_args: str) -> Engine:
+    return Engine(load_deploy(write(f"stages: [{{stage_id: 1, engine_args: {engine_args}}}]")))
+
+
+def test_an_unknown_backend_is_refused_with_those_that_there_are(write: Callable[..., Path]) -> None:
+    with pytest.raises(DeployError, match=r"engine_args\.backend: unknown backend 'gpt'\. Known: llamacpp, openai"):
+        engine_of(write, "{backend: gpt}").check_arguments()
+
+
+@pytest.mark.parametrize("backend", ["openai", "transformers", "vllm"])
+def test_another_backend_needs_a_model_of_its_own(write: Callable[..., Path], backend: str) -> None:
+    with pytest.raises(DeployError, match="missing a required argument: 'model'"):
+        engine_of(write, f"{{backend: {backend}}}").check_arguments()
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "tools", "image_in"),
+    [
+        ("{}", False, False),
+        ("{tools: true}", True, False),
+        ("{mmproj: projector.gguf}", False, True),
+        ("{backend: openai, model: m}", True, False),
+        ("{backend: openai, model: m, tools: false, images: true}", False, True),
+        ("{backend: transformers, model: m, tools: true}", True, False),
+        ("{backend: vllm, model: m, images: true}", False, True),
+    ],
+)
+def test_what_a_session_may_ask_for_follows_the_backend(
+    write: Callable[..., Path], engine_args: str, tools: bool, image_in: bool
+) -> None:
+    engine = engine_of(write, engine_args)
+    engine.check_arguments()
+    able = engine.pipeline.capabilities
+    assert (able.tools, able.image_in, able.audio_out) == (tools, image_in, True)
 
 
 # -- the command line over the file ------------------------------------------------------------------------------------

@@ -186,6 +186,21 @@ async def rig_of(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         await rig.close()
 
 
+@pytest.mark.parametrize("whole", [None, HandOver(True)], ids=["at once", "whole"])
+@pytest.mark.parametrize("executor", ["inline", "process"])
+async def test_an_abort_interrupts_a_stage_that_waits_for_something_outside(
+    rig_of: Callable[..., Any], executor: str, whole: HandOver | None
+) -> None:
+    rig = await rig_of(executor, whole)
+    await rig.text("numbers 1")
+    stream = rig.open("outside")
+    if whole is None:
+        await asyncio.wait_for(anext(stream), TIMEOUT_S)
+    stream.abort()
+    assert (await rig.read(stream))[-1].reason == "aborted"
+    await rig.released()
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 async def test_a_whole_output_is_the_same_and_frees_its_segments(rig_of: Callable[..., Any], executor: str) -> None:
     rig = await rig_of(executor, HandOver(True))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from duologue.engine.requests import ChatMessage, Converse, NamedTool, TextDelta, Tool, ToolCall, ToolCallDelta, Usage
-from duologue.engine.stages.language_model import LlamaCppLanguageModel, _Answer
+from duologue.engine.stages.language.answer import Answer
+from duologue.engine.stages.language.llamacpp import LlamaCppLanguageModel, _Reports
 from duologue.engine.text.context import estimated_tokens, fit
 from duologue.engine.text.tool_calls import in_words
 
@@ -49,7 +50,7 @@ def test_a_request_with_tools_has_the_shape_of_chat_completions() -> None:
     piece = Converse(
         messages=CONVERSATION, tools=(tool,), tool_choice=NamedTool(name="look_up"), parallel_tool_calls=False
     )
-    request = LlamaCppLanguageModel(tools=True)._request(0, piece, piece.messages)
+    request = LlamaCppLanguageModel(tools=True)._request(0, piece, piece.messages, 60)
     assert request["messages"][1]["tool_calls"] == [
         {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"city":"Paris"}'}}
     ]
@@ -61,15 +62,16 @@ def test_a_request_with_tools_has_the_shape_of_chat_completions() -> None:
     }
     assert request["tool_choice"] == {"type": "function", "function": {"name": "look_up"}}
     assert request["parallel_tool_calls"] is False
-    assert "tools" not in LlamaCppLanguageModel()._request(0, piece, piece.messages)
+    assert "tools" not in LlamaCppLanguageModel()._request(0, piece, piece.messages, 60)
 
 
 def test_streamed_calls_become_deltas_that_keep_their_name() -> None:
     context = Context()
-    answer = _Answer(Converse(messages=CONVERSATION), context)  # type: ignore[arg-type]
+    answer = Answer(Converse(messages=CONVERSATION), context, None)  # type: ignore[arg-type]
+    reports = _Reports(answer)
 
     def report(delta: dict[str, Any]) -> bool:
-        return answer({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        return reports({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
     assert not report({"role": "assistant", "content": None})
     report({"content": "Let me see."})

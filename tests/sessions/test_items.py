@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from session_driver import Driver, silence, speech
 
@@ -228,6 +229,19 @@ def test_fc_071_a_failed_transcription_is_said_of_its_own_item() -> None:
     committed = [event.item_id for event in driver.all(events.InputAudioCommitted)]
     assert [failed.item_id, completed.item_id] == committed
     assert failed.error.code == "audio_unintelligible"
+
+
+def test_s1_the_transcript_of_a_spoken_item_is_null_until_it_is_known() -> None:
+    """The JavaScript agents client ends its process at a user's item without the key."""
+    driver = Driver()
+    driver.say(speech(600), silence(800))
+    for event in (driver.last(events.ItemAdded), driver.last(events.ItemDone)):
+        wire = msgspec.json.decode(msgspec.json.encode(event))
+        assert wire["item"]["content"] == [{"type": "input_audio", "transcript": None}]
+    driver.transcribe("Hello there.")
+    driver.do(client.ItemRetrieve(item_id=str(driver.last(events.ItemDone).item.id)))
+    (part,) = msgspec.to_builtins(driver.last(events.ItemRetrieved))["item"]["content"]
+    assert part["transcript"] == "Hello there."
 
 
 @pytest.mark.parametrize("reason", ["completed", "failed"])

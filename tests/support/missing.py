@@ -9,10 +9,10 @@ import pytest
 
 
 def missing(what: str) -> None:
-    """Something that a test needs is not there: a failure under CI, else a visible skip."""
+    """Something that a test, or a whole module of tests, needs is not there: a failure under CI, else a visible skip."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
         pytest.fail(what)
-    pytest.skip(what)
+    pytest.skip(what, allow_module_level=True)
 
 
 def need_package(name: str) -> None:

@@ -42,8 +42,9 @@ def words_of(request: Any) -> list[str]:
 class Source(Stage):
     """Takes a request, emits text, or blocks of ``size`` values.
 
-    ``numbers N``, ``blocks N SIZE``, ``endless``, ``endless-blocks``, ``usage``, ``fail TEXT``, ``die``,
-    ``undeclared``, ``hold FIFO``, ``environment NAME``, ``counts`` (starts and releases before this one), ``pid``.
+    ``numbers N``, ``blocks N SIZE``, ``endless``, ``endless-blocks``, ``outside`` (waits to be interrupted), ``usage``,
+    ``fail TEXT``, ``die``, ``undeclared``, ``hold FIFO``, ``environment NAME``, ``counts`` (starts and releases before
+    this one), ``pid``.
     """
 
     def __init__(self, broken: str = "", greeting: str = "") -> None:
@@ -60,11 +61,14 @@ class Source(Stage):
         if self._broken.endswith("fifo"):
             os.close(os.open(self._broken, os.O_RDONLY))
 
-    def start(self, request: Any) -> tuple[int, int]:
+    def start(self, request: Any) -> tuple[int, int, threading.Event]:
         with self._lock:
             counts = self._started, self._released
             self._started += 1
-        return counts
+        return (*counts, threading.Event())
+
+    def interrupt(self, state: Any) -> None:
+        state[2].set()
 
     def release(self, state: Any) -> None:
         with self._lock:
@@ -89,6 +93,10 @@ class Source(Stage):
             case ["endless-blocks"]:
                 while context.emit(block(0, 50_000)):
                     pass
+            case ["outside"]:
+                context.emit(TextDelta(text="waiting"))
+                if not state[2].wait(600):
+                    raise TimeoutError("nobody interrupted")
             case ["usage"]:
                 context.emit(Usage(input_tokens=3, output_tokens=2))
                 context.emit(StageFinish())

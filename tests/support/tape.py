@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import itertools
 import json
@@ -11,19 +10,20 @@ from typing import Any
 
 from ordering import Event, Line, received, sent, violations
 from shapes import check_shapes
-
-PATIENCE_S = 60.0
-"""Longest wait for an event. Only a broken server comes near it."""
+from waiting import Log
+from websockets.asyncio.client import ClientConnection
 
 
 class Tape:
     """A trace of one connection after the other, and a way to wait for what comes next in it."""
 
     def __init__(self) -> None:
-        self.trace: list[Line] = []
-        self._read = 0
-        self._changed = asyncio.Event()
+        self._log: Log[Line] = Log()
         self._numbers = itertools.count(1)
+
+    @property
+    def trace(self) -> list[Line]:
+        return self._log.items
 
     def sent(self, event: Event) -> None:
         """Note an event of the client. One without an ``event_id`` gets one here: the rules tell events by it."""
@@ -37,8 +37,7 @@ class Tape:
         (self.sent if from_client else self.received)(json.loads(text))
 
     def _add(self, from_client: bool, event: Event) -> None:
-        self.trace.append(Line(from_client, copy.deepcopy(event)))
-        self._changed.set()
+        self._log.add(Line(from_client, copy.deepcopy(event)))
 
     async def until(self, kind: str, accept: Callable[[Event], bool] = lambda event: True) -> Event:
         """The next server event of that type after the one found last, as soon as it is there."""
@@ -49,22 +48,17 @@ class Tape:
         return await self._next(True, kind, accept)
 
     async def _next(self, from_client: bool, kind: str, accept: Callable[[Event], bool]) -> Event:
+        def fits(line: Line) -> bool:
+            return line.from_client is from_client and line.event["type"] == kind and accept(line.event)
+
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    for index in range(self._read, len(self.trace)):
-                        line = self.trace[index]
-                        if line.from_client is from_client and line.event["type"] == kind and accept(line.event):
-                            self._read = index + 1
-                            return line.event
-                    self._changed.clear()
-                    await self._changed.wait()
+            return (await self._log.next(fits)).event
         except TimeoutError:
-            raise AssertionError(f"no {kind} within {PATIENCE_S:.0f} s after {self.summary()}") from None
+            raise AssertionError(f"no {kind} after {self.summary()}") from None
 
     def rewind(self) -> None:
         """Let the next wait begin at the start of the trace."""
-        self._read = 0
+        self._log.rewind()
 
     def all(self, *types: str) -> list[Event]:
         """The server's events so far."""
@@ -125,3 +119,19 @@ SETTLE: dict[str, Any] = {
 def settles(event: Event) -> bool:
     """Whether this ``error`` answers ``SETTLE``."""
     return bool(event["error"]["event_id"] == SETTLE["event_id"])
+
+
+def taped_connection(tape: Tape, base: type[ClientConnection] = ClientConnection) -> type[ClientConnection]:
+    """For ``websockets.connect(..., create_connection=...)``: a connection that tapes every frame."""
+
+    class TapedConnection(base):  # type: ignore[misc, valid-type]
+        async def send(self, message: Any, text: bool | None = None) -> None:
+            tape.wire(True, message)
+            await super().send(message, text)
+
+        async def recv(self, decode: bool | None = None) -> Any:
+            message = await super().recv(decode)
+            tape.wire(False, message)
+            return message
+
+    return TapedConnection

@@ -1,6 +1,12 @@
 import pytest
 
-from duologue.engine.text.repetition import collapse_repeats, compression_ratio, repeats, runs_in_circles
+from duologue.engine.text.repetition import (
+    collapse_repeats,
+    compression_ratio,
+    ends_in_a_loop,
+    repeats,
+    runs_in_circles,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,3 +41,29 @@ def test_collapsed_to_one():
 def test_stutter_compresses():
     assert compression_ratio("PA" * 20) > 2.4
     assert compression_ratio("And so my fellow Americans ask not what your country can do for you") < 1.6
+
+
+@pytest.mark.parametrize(
+    ("text", "loop"),
+    [
+        ("It is a nice day. " * 12, True),
+        ("One way or another. " + "We went to the harbour, and then we went home again. " * 4, True),
+        ("哈" * 200, True),
+        ("我们去公园吧。" * 30, True),
+        ("It is a nice day. " * 5, False),
+        ("".join(f"The number {i} follows {i - 1}, and so on. " for i in range(60)), False),
+        ("1, 2, 3, " + ", ".join(map(str, range(4, 100))), False),
+        ("no, " * 40, False),
+        ("no, " * 60, True),
+        ("", False),
+    ],
+)
+def test_a_text_that_goes_round_in_a_loop_is_noticed(text, loop):
+    assert ends_in_a_loop(text) is loop
+
+
+def test_a_loop_is_noticed_wherever_a_model_may_be_cut():
+    text = "Once upon a time. " + "There was a king who had a daughter. " * 20
+    noticed = [end for end in range(len(text)) if ends_in_a_loop(text[:end])]
+    assert noticed[0] < 18 + 37 * 7
+    assert noticed == list(range(noticed[0], len(text)))

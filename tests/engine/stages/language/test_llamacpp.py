@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import threading
@@ -8,9 +9,9 @@ import urllib.request
 import pytest
 
 from duologue.engine.models import pull
-from duologue.engine.requests import ChatMessage, Converse, TextDelta, Usage
-from duologue.engine.stage import StageFinish
-from duologue.engine.stages.language_model import LONGEST_ANSWER, LlamaCppLanguageModel
+from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, ToolCallDelta, Usage
+from duologue.engine.stage import NotSupported, StageFinish
+from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel
 
 SYSTEM = ChatMessage(role="system", text="You are a helpful assistant. Keep your answers short and simple.")
 
@@ -189,7 +190,25 @@ def test_nobody_else_can_use_the_port_that_the_library_opens(model):
 def test_a_model_closed_right_after_loading_is_gone() -> None:
     """In a process of its own: what must not happen is that it hangs, in native code and for good."""
     program = (
-        "from duologue.engine.stages.language_model import LlamaCppLanguageModel as Model\n"
+        "from duologue.engine.stages.language.llamacpp import LlamaCppLanguageModel as Model\n"
         "model = Model(); model.load(); model.close()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.models
+def test_it_calls_a_tool_by_its_template(chatml_tools, asks_for_weather, run_stage) -> None:
+    stage = LlamaCppLanguageModel(max_num_seqs=1, context_tokens=1024, tools=True, chat_template=str(chatml_tools))
+    stage.load()
+    try:
+        calls = [piece for piece in run_stage(stage, asks_for_weather()) if isinstance(piece, ToolCallDelta)]
+    finally:
+        stage.close()
+    assert {(call.call_id, call.name) for call in calls} == {("0", "weather")}
+    assert json.loads("".join(call.arguments for call in calls)) == {"city": "Rome"}
+
+
+def test_pictures_are_refused_without_a_projector(run_stage) -> None:
+    message = ChatMessage.of_parts("user", ["What is", ImagePart(data=b"", media_type="image/png")])
+    with pytest.raises(NotSupported, match="takes no pictures"):
+        run_stage(LlamaCppLanguageModel(), Converse(messages=(message,)))

@@ -1,18 +1,19 @@
-"""The language model: llama.cpp in this process, all sessions in one batch."""
+"""llama.cpp in this process, all sessions in one batch."""
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from duologue.engine.models import require
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta, ToolCallDelta, Usage
-from duologue.engine.stage import Stage, StageContext, StageFinish
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest
+from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
+from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.slots import SlotTable
 from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.text.context import fit
@@ -25,13 +26,8 @@ from duologue.engine.text.tool_calls import (
 
 LONGEST_ANSWER: Final = 200
 """Tokens after which an answer ends with its sentence, unless the request sets a limit of its own."""
-_LONGEST_SENTENCE: Final = 60
-"""Tokens that the last sentence may take beyond that."""
-_SENTENCE_END: Final = re.compile(r"[.!?…][\"'”’)*_]*\s*$")
 _SLICE: Final = 64
 """Prompt tokens read in one go: the longest that other sessions, and an abort, have to wait."""
-_REPORT_EVERY: Final = 8
-"""Tokens from one report of usage to the next."""
 _REUSE: Final = 32
 """Least run of tokens that is moved within the cache, rather than read again, when older turns are left out."""
 
@@ -49,9 +45,10 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LlamaCppLanguageModel(Stage):
-    """Takes :class:`Converse`, emits :class:`TextDelta`, :class:`ToolCallDelta`, now and then :class:`Usage`, and, cut
-    short, :class:`StageFinish`.
+    """The backend ``llamacpp``, the default; see :mod:`duologue.engine.stages.language`.
 
+    Stops at a token; while it reads a prompt, after a slice of 64 tokens (all sessions read in one batch, so no one
+    waits longer than that behind a long prompt); within a picture, which is read in one go, after the picture.
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
     After an abort no more than the token in hand, or the slice of 64 tokens of the prompt, is computed.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
@@ -66,13 +63,24 @@ class LlamaCppLanguageModel(Stage):
         prompt_threads: int | None = None,
         sampling: Mapping[str, Any] | None = None,
         tools: bool = False,
+        chat_template: str | None = None,
+        mmproj: str | None = None,
+        gpu_layers: int | None = None,
     ) -> None:
-        """``context_tokens`` are those of one session; ``tools``: the model's chat template knows tools, without it
-        calls are told in words. Raises ``ValueError`` for an unknown sampling value."""
+        """``context_tokens`` are those of one session. ``tools``: the model's chat template knows tools, and llama.cpp
+        keeps a call to the tool's schema by a grammar made from it; without, calls are told in words.
+        ``chat_template``: path of a Jinja file that takes the place of the model's own. ``mmproj``: path of the
+        projector with which the model sees pictures. ``gpu_layers``: how many layers an accelerator takes (None: as
+        llama.cpp likes). Raises ``ValueError`` for an unknown sampling value.
+        """
         self._name = model
         self._n_slots = max_num_seqs
+        self._slots = SlotTable(max_num_seqs)
         self._context_tokens = context_tokens
         self._tools = tools
+        self._chat_template = chat_template
+        self._mmproj = mmproj
+        self._gpu_layers = gpu_layers
         cores = min(8, os.cpu_count() or 1)
         self._threads = threads or max(1, cores // 2)
         self._prompt_threads = prompt_threads or max(self._threads, cores)
@@ -81,6 +89,13 @@ class LlamaCppLanguageModel(Stage):
         except msgspec.ValidationError as error:
             raise ValueError(f"sampling: {error}") from error
 
+    @classmethod
+    def abilities(cls, arguments: Mapping[str, Any]) -> frozenset[Ability]:
+        """As the arguments say: nothing is read."""
+        return frozenset(
+            ability for ability, given in (("tools", "tools"), ("image_in", "mmproj")) if arguments.get(given)
+        )
+
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
         let_waiting_threads_sleep()
@@ -88,6 +103,12 @@ class LlamaCppLanguageModel(Stage):
 
         params = xllamacpp.CommonParams()
         params.model.path = str(require(self._name))
+        if self._chat_template is not None:
+            params.chat_template = _own_file(self._chat_template).read_text(encoding="utf-8")
+        if self._mmproj is not None:
+            params.mmproj.path = str(_own_file(self._mmproj))
+        if self._gpu_layers is not None:
+            params.n_gpu_layers = self._gpu_layers
         params.n_parallel = self._n_slots
         params.n_ctx = self._context_tokens * self._n_slots
         params.n_batch = params.n_ubatch = _SLICE
@@ -101,7 +122,6 @@ class LlamaCppLanguageModel(Stage):
         params.api_keys = [secrets.token_urlsafe(32)]
         params.endpoint_slots = params.endpoint_props = params.ui = False
         self._server = xllamacpp.Server(params)
-        self._slots = SlotTable(self._n_slots)
         # The library's batch loop may not have begun yet, and one that is told to end before it begins never ends:
         # whoever gives up the start now would wait in ``close`` for ever. After an answer it has begun.
         self.warm_up()
@@ -117,19 +137,22 @@ class LlamaCppLanguageModel(Stage):
 
     def process(self, state: int, piece: Converse, context: StageContext) -> None:
         """Write one answer."""
-        room_for_answer = min(piece.max_output_tokens or LONGEST_ANSWER + _LONGEST_SENTENCE, self._context_tokens // 2)
-        budget = self._context_tokens - room_for_answer
+        if self._mmproj is None:
+            take_no_pictures(piece.messages, f"model '{self._name}'")
+        answer = Answer(piece, context, LONGEST_ANSWER)
+        budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
         while True:
-            answer = _Answer(piece, context)
-            self._server.handle_chat_completions(self._request(state, piece, fit(messages, budget)), answer)
-            if answer.error is None:
+            reports = _Reports(answer)
+            self._server.handle_chat_completions(
+                self._request(state, piece, fit(messages, budget), answer.max_tokens), reports
+            )
+            if reports.error is None:
                 break
-            if not answer.too_long or budget < _SLICE:
-                raise RuntimeError(answer.error)
+            if not reports.too_long or budget < _SLICE:
+                raise RuntimeError(reports.error)
             budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
-        if not context.aborted:
-            answer.close()
+        answer.close()
 
     def release(self, state: int) -> None:
         """The slot may be given to another session, if need be."""
@@ -139,11 +162,13 @@ class LlamaCppLanguageModel(Stage):
         """Stop the batch loop and free the weights."""
         del self._server
 
-    def _request(self, slot: int, piece: Converse, messages: tuple[ChatMessage, ...]) -> dict[str, Any]:
+    def _request(
+        self, slot: int, piece: Converse, messages: tuple[ChatMessage, ...], max_tokens: int
+    ) -> dict[str, Any]:
         request: dict[str, Any] = {
             **msgspec.structs.asdict(self._sampling),
             "messages": [chat_completions_message(message) for message in messages],
-            "max_tokens": piece.max_output_tokens or LONGEST_ANSWER + _LONGEST_SENTENCE,
+            "max_tokens": max_tokens,
             "id_slot": slot,
             "cache_prompt": True,
             "stream": True,
@@ -162,21 +187,19 @@ class LlamaCppLanguageModel(Stage):
         return request
 
 
-class _Answer:
+def _own_file(path: str) -> Path:
+    """Raises ``ModelUnavailable`` if there is none."""
+    return require(str(Path(path).expanduser().absolute()))
+
+
+class _Reports:
     """Receives llama.cpp's reports for one request, on the worker's thread. Returning True stops generation."""
 
-    def __init__(self, piece: Converse, context: StageContext) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.error: str | None = None
         self.too_long = False
-        self._context = context
-        self._own_limit = piece.max_output_tokens is None
-        self._tokens = 0
-        self._prompt_tokens = 0
-        self._cached_tokens = 0
-        self._written = ""
+        self._answer = answer
         self._call_names: dict[int, str] = {}
-        self._cut_short = False
-        self._reported = Usage()
 
     def __call__(self, report: Any) -> bool:
         if isinstance(report, list):
@@ -186,51 +209,24 @@ class _Answer:
             self.too_long = report["error"].get("type") == "exceed_context_size_error"
             return True
         if (progress := report.get("prompt_progress")) is not None:
-            self._prompt_tokens, self._cached_tokens = progress["total"], progress["cache"]
+            self._answer.read(progress["total"], progress["cache"])
         if (usage := report.get("usage")) is not None:
-            self._prompt_tokens, self._tokens = usage["prompt_tokens"], usage["completion_tokens"]
-            self._cached_tokens = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            self._answer.read(usage["prompt_tokens"], cached)
+            self._answer.counted(usage["completion_tokens"])
         for choice in report.get("choices", ()):
             if choice.get("finish_reason") == "length":
-                self._cut_short = not self._own_limit
+                self._answer.reached_limit()
             delta = choice.get("delta", {})
-            if self._take(delta.get("content")) or not all(map(self._take_call, delta.get("tool_calls") or ())):
+            text = delta.get("content")
+            if text and not self._answer.text(text):
                 return True
-        return self._context.aborted
+            if not all(map(self._take_call, delta.get("tool_calls") or ())):
+                return True
+        return self._answer.over
 
     def _take_call(self, piece: dict[str, Any]) -> bool:
         """Hand on a piece of a call. Its name comes with the first piece only. False: enough."""
         index, function = piece.get("index", 0), piece.get("function", {})
         name = self._call_names.setdefault(index, function.get("name") or "")
-        self._count()
-        delta = ToolCallDelta(call_id=str(index), name=name, arguments=function.get("arguments") or "")
-        return self._context.emit(delta)
-
-    def _count(self) -> None:
-        """Another token. What an answer has used is reported as it goes: it may be broken off."""
-        self._tokens += 1
-        if self._tokens % _REPORT_EVERY == 1:
-            self._report()
-
-    def _report(self) -> None:
-        now = Usage(input_tokens=self._prompt_tokens, cached_tokens=self._cached_tokens, output_tokens=self._tokens)
-        self._context.emit(now.since(self._reported))
-        self._reported = now
-
-    def close(self) -> None:
-        """Report usage, and that the request's own limit was hit."""
-        self._report()
-        if self._cut_short:
-            self._context.emit(StageFinish(reason="length"))
-
-    def _take(self, text: str | None) -> bool:
-        """Hand on what was written. True: enough."""
-        if not text:
-            return False
-        self._count()
-        if not self._written:
-            text = text.lstrip()
-        self._written = (self._written + text)[-16:]
-        if text and not self._context.emit(TextDelta(text=text)):
-            return True
-        return self._own_limit and self._tokens >= LONGEST_ANSWER and bool(_SENTENCE_END.search(self._written))
+        return self._answer.call(str(index), name, function.get("arguments") or "")

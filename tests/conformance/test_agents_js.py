@@ -1,0 +1,155 @@
+"""@openai/agents, the JavaScript agents client, on Node: a RealtimeSession over WebSocket, only the URL changed.
+
+Each test runs one scenario of ``agents_js/driver.mjs``. What went over the wire is checked for shape and order; an
+event that the client did not understand, or a word of warning on its console, is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from missing import missing
+from scripted_server import KEY, ScriptedServer
+from served import Served
+from tape import Tape
+
+HERE = Path(__file__).resolve().parent / "agents_js"
+OLDEST_NODE = 18
+PATIENCE_S = 120.0
+INSTALL_S = 300.0
+
+Drive = Callable[..., Awaitable[tuple[Tape, dict[str, Any]]]]
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver, beside the packages of its lock file: installed once, into the user's cache."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        missing("Node and npm are not installed: @openai/agents cannot be tried.")
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < OLDEST_NODE:
+        missing(f"Node {version} is too old for @openai/agents: {OLDEST_NODE} or later is needed.")
+    lock = (HERE / "package-lock.json").read_bytes()
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duologue-tests"
+    packages = caches / f"agents-js-{hashlib.sha256(lock).hexdigest()[:16]}"
+    if not packages.exists():
+        caches.mkdir(parents=True, exist_ok=True)
+        fresh = tmp_path_factory.mktemp("npm")
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, fresh)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        if done.returncode:
+            missing(f"npm could not install @openai/agents: {done.stderr[-1000:]}")
+        unpacked = Path(shutil.move(fresh, caches / f"{packages.name}.{os.getpid()}"))
+        try:
+            unpacked.rename(packages)
+        except OSError:  # somebody else was faster
+            shutil.rmtree(unpacked)
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    return Path(shutil.copy(HERE / "driver.mjs", folder))
+
+
+@pytest.fixture
+def drive(driver: Path, tmp_path: Path) -> Drive:
+    """Run a scenario; returns the tape of its connection, already checked, and its result."""
+
+    async def driving(scenario: str, url: str, key: str = "none", audio: bytes = b"") -> tuple[Tape, dict[str, Any]]:
+        (tmp_path / "speech.pcm").write_bytes(audio)
+        wanted = {"scenario": scenario, "url": url, "key": key, "audio": str(tmp_path / "speech.pcm")}
+        process = await asyncio.create_subprocess_exec(
+            "node", str(driver), json.dumps(wanted), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                out, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, errors.decode()
+        report = json.loads(out)
+        tape = Tape()
+        for from_client, event in report["trace"]:
+            (tape.sent if from_client else tape.received)(event)
+        assert "failure" not in report, f"{report['failure']} after {tape.summary()}"
+        assert report["ignored"] == []
+        if scenario != "errors":
+            assert (report["said"], report["errors"]) == ([], [])
+        tape.check()
+        return tape, report["result"]
+
+    return driving
+
+
+@pytest.mark.models
+async def test_agents_js_connects_without_the_warning_after_5_s(served: Served, drive: Drive) -> None:
+    tape, result = await drive("connect", served.ws)
+    assert result["connected_ms"] < 5000
+    first, second = tape.all("session.updated")
+    assert first["session"]["audio"]["input"]["turn_detection"]["type"] == "semantic_vad"
+    assert second["session"]["tracing"] == "auto"
+
+
+@pytest.mark.models
+async def test_agents_js_spoken_turn(served: Served, drive: Drive, recording: Callable[[str], bytes]) -> None:
+    _, result = await drive("spoken", served.ws, audio=recording("librivox-austen-0880"))
+    assert result["transcript"].lower().split()[:4] == ["he", "was", "not", "an"]
+    assert result["response"]["status"] in ("completed", "incomplete")
+    assert result["audio_bytes"] > 0.3 * 48_000
+    assert [item["role"] for item in result["history"]] == ["user", "assistant"]
+    assert result["history"][0]["content"][0]["transcript"] == result["transcript"]
+
+
+@pytest.mark.models
+async def test_agents_js_barge_in(served: Served, drive: Drive, recording: Callable[[str], bytes]) -> None:
+    _, result = await drive("bargeIn", served.ws, audio=recording("librivox-austen-0880"))
+    cut = result["cut"]
+    assert (cut["id"], cut["status"]) == (result["response_id"], "cancelled")
+    assert cut["status_details"]["reason"] == "turn_detected"
+    (part,) = result["retrieved"]["content"]
+    assert not part.get("transcript")
+    assert len(part.get("audio", "")) * 3 / 4 <= result["truncated"]["audio_end_ms"] * 48 + 4
+
+
+async def test_agents_js_interrupts(scripted: ScriptedServer, drive: Drive) -> None:
+    _, result = await drive("interrupt", scripted.ws, KEY)
+    assert result["cut"]["status_details"]["reason"] == "client_cancelled"
+    assert result["response"]["output"][0]["content"][0]["transcript"] == "You said: And now?"
+
+
+async def test_agents_js_function_tool(scripted: ScriptedServer, drive: Drive) -> None:
+    _, result = await drive("functionTool", scripted.ws, KEY)
+    assert result["asked"] == ["Paris"]
+    assert result["said"] == "It is sunny."
+
+
+async def test_agents_js_edits_its_history(scripted: ScriptedServer, drive: Drive) -> None:
+    tape, result = await drive("history", scripted.ws, KEY)
+    assert result["history"] == result["expected"]
+    assert tape.conversation()[:4] == result["expected"]
+    assert scripted.asked()[1:] == [
+        ("user", "zero"),
+        ("assistant", "You said: one"),
+        ("user", "TWO"),
+        ("assistant", "You said: two"),
+        ("user", "three"),
+    ]
+
+
+async def test_agents_js_errors_keep_the_session_open(scripted: ScriptedServer, drive: Drive) -> None:
+    tape, result = await drive("errors", scripted.ws, KEY)
+    assert (result["wrong"]["code"], result["wrong"]["event_id"]) == ("invalid_event", "wrong_1")
+    assert tape.errors() == ["invalid_event", "unknown_parameter", "item_retrieve_invalid_item_id"]
+    assert result["response"]["output"][0]["content"][0]["transcript"] == "You said: And now?"
