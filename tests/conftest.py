@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from missing import missing
 
-EXTRA = ("soak", "gpu")
+APART = ("soak", "vllm", "gpu")
 """Marks of tests that run only when they are asked for: ``pytest -m soak``."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need a machine or an environment of their own run only where ``-m`` names their mark."""
+    """Tests that need much time, or a machine or an environment of their own, run only where ``-m`` names their mark."""
     asked = config.getoption("markexpr") or ""
-    apart = [item for item in items for mark in ("vllm", "gpu") if item.get_closest_marker(mark) and mark not in asked]
+    apart = [item for item in items for mark in APART if item.get_closest_marker(mark) and mark not in asked]
     if apart:
         config.hook.pytest_deselected(items=apart)
         items[:] = [item for item in items if item not in apart]
@@ -42,14 +42,3 @@ def silero_path() -> Path:
         missing("The model silero-vad is not in the cache: run 'duologue models pull silero-vad'.")
     assert path is not None
     return path
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [
-        item
-        for item in items
-        if any(item.get_closest_marker(mark) and mark not in config.option.markexpr for mark in EXTRA)
-    ]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]

@@ -9,7 +9,7 @@ import pytest
 
 
 def missing(what: str) -> None:
-    """Something that a test, or a whole module of tests, needs is not there: a failure under CI, else a visible skip."""
+    """Something that a test, or a module of tests, needs is not there: a failure under CI, else a visible skip."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
         pytest.fail(what)
     pytest.skip(what, allow_module_level=True)
