@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need much time, or a machine or an environment of their own, run only where ``-m`` names their mark."""
+    """Tests that need much time, a machine or an environment of their own run only where ``-m`` names their mark."""
     asked = config.getoption("markexpr") or ""
     apart = [item for item in items for mark in APART if item.get_closest_marker(mark) and mark not in asked]
     if apart:
