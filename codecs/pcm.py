@@ -45,7 +45,9 @@ class SampleAligner:
 
     def push(self, data: bytes) -> bytes:
         """The whole samples of everything pushed so far that were not returned before."""
-        joined = self._rest + data if self._rest else data
+        if not self._rest and not len(data) % self._sample_bytes:
+            return data
+        joined = self._rest + data
         whole = len(joined) - len(joined) % self._sample_bytes
         self._rest = joined[whole:]
         return joined[:whole]

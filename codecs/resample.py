@@ -26,13 +26,16 @@ be folded down onto speech, which is why it is not the one for voice activity.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 import numpy as np
 import soxr
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
+
+from duologue.codecs.pcm import PCM16
 
 SoxrQuality = Literal["QQ", "LQ", "MQ", "HQ", "VHQ"]
 Quality = Literal["QQ", "LQ", "MQ", "HQ", "VHQ", "LOW_DELAY"]
@@ -47,6 +50,9 @@ _ZERO_CROSSINGS: Final = 32
 """Half the length of the low-delay filter in samples of the lower of the two rates: 2 ms at 16 kHz, 4 ms at 8 kHz."""
 
 _STOPBAND_DB: Final = 72.0
+
+_BLOCK_GROUPS: Final = 16
+"""Periods of the two rates in one block of :class:`FrameResampler`."""
 
 
 class _Filter(Protocol):
@@ -155,6 +161,49 @@ class _LowDelayFilter:
             # einsum adds up each row by itself, so a sample does not depend on which others are made with it.
             output[phase :: self._up] = np.einsum("ij,j->i", rows[:count], self._bank[position % self._up])
         return output
+
+
+class FrameResampler:
+    """The low-delay filter for frames of fixed length, of many streams in one pass. Keeps no state.
+
+    Frame ``n`` of a stream is made from its PCM16 samples ``[n * step - lead, n * step - lead + window)``; what lies
+    before the stream's first sample is zero. So it does not depend on how the stream came in pieces, nor on the other
+    streams of the pass. Raises ``ValueError`` for a frame that is not a whole number of input samples.
+    """
+
+    def __init__(self, rate_in: int, rate_out: int, frame: int) -> None:
+        divisor = math.gcd(rate_in, rate_out)
+        up, down = rate_out // divisor, rate_in // divisor
+        if frame % up:
+            raise ValueError(f"{frame} samples at {rate_out} Hz are not a whole number of samples at {rate_in} Hz")
+        bank = _polyphase_bank(up, down)
+        taps = bank.shape[1]
+        self.step: Final = frame // up * down
+        """Input samples from one frame to the next."""
+        self.lead: Final = taps // 2 - 1
+        """Samples that a frame needs before its own."""
+        self.window: Final = (frame - 1) * down // up + taps
+        groups = math.gcd(frame // up, _BLOCK_GROUPS)
+        self._blocks = frame // up // groups
+        self._block_step = groups * down
+        # One block of outputs is one row of samples times this matrix: the bank's rows, each at its own offset.
+        self._matrix = np.zeros(((groups * up - 1) * down // up + taps, groups * up), np.float32)
+        for output in range(groups * up):
+            first, phase = divmod(output * down, up)
+            self._matrix[first : first + taps, output] = bank[phase]
+        self._matrix /= 32768
+
+    def convert(self, windows: Sequence[bytes]) -> NDArray[np.float32]:
+        """Float32 ``[frames, frame]`` of as many PCM16 ``windows`` of :attr:`window` samples."""
+        samples = np.frombuffer(b"".join(windows), PCM16).reshape(len(windows), self.window).astype(np.float32)
+        blocks = as_strided(
+            samples,
+            (len(windows), self._blocks, len(self._matrix)),
+            (samples.strides[0], self._block_step * samples.itemsize, samples.itemsize),
+            writeable=False,
+        )
+        # A product for each frame: small enough to stay on one thread, and the same whatever else is in the pass.
+        return (np.ascontiguousarray(blocks) @ self._matrix).reshape(len(windows), -1)
 
 
 @lru_cache(maxsize=16)

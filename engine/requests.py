@@ -24,6 +24,10 @@ OUTPUT_SAMPLE_RATE = 24_000
 FIRST_CHUNK_RANGE_S = (0.0125, 2.0)
 
 
+class RequestRefused(ValueError):
+    """A request that cannot be accepted; the message says which rule it breaks."""
+
+
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the structs of this module."""
 

@@ -6,6 +6,9 @@ context back; rows that take no part are not touched. The worker sleeps until a 
 per ``TICK_S`` while it keeps up, so that the frames of many sessions share a run; when a slot lags behind it goes as
 fast as it can.
 
+A stream takes float32 samples at 16 kHz, or PCM16 at another rate: then the conversion is part of the tick, in one pass
+for all its rows.
+
 Model: Silero VAD v6, ``silero_vad_16k_op15.onnx``. Input ``[batch, 576]`` float32: the last 64 samples of the frame
 before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch, 1]``: speech probability.
 """
@@ -18,12 +21,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
+from duologue.codecs.resample import FrameResampler
 from duologue.engine.executors.threads import run_in_thread
 
 logger = logging.getLogger(__name__)
@@ -37,6 +43,10 @@ TICK_S = 0.008
 """A quarter of a frame: the longest that a frame waits for others to share its run."""
 MAX_PENDING = 1024
 """Frames (32.8 s) of one session that may wait before ``feed`` refuses more."""
+
+
+Frame = NDArray[np.float32] | bytes
+"""One frame that waits: its samples, or the PCM16 window that its stream's converter makes them of."""
 
 
 class VoiceActivityError(RuntimeError):
@@ -81,6 +91,8 @@ class VoiceActivityService:
         self._model: FrameModel | None = None
         self._state = np.zeros((2, slots, STATE), np.float32)
         self._context = np.zeros((slots, CONTEXT), np.float32)
+        self._input = np.zeros((slots, CONTEXT + FRAME), np.float32)
+        """The batch of a tick; only its first rows are in use."""
         self._free = list(range(slots - 1, -1, -1))
         self._streams: set[VoiceActivityStream] = set()
         self._lock = threading.Lock()
@@ -106,10 +118,11 @@ class VoiceActivityService:
         self._thread = threading.Thread(target=self._run, name="voice-activity", daemon=True)
         self._thread.start()
 
-    def open(self, on_frame: Callable[[float], None]) -> VoiceActivityStream:
+    def open(self, on_frame: Callable[[float], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
         """Join. ``on_frame`` gets the speech probability of each frame, in order, on the event loop.
 
-        Raises :class:`VoiceActivityError` when every slot is taken or the service does not run.
+        ``sample_rate`` is that of :meth:`VoiceActivityStream.feed_pcm`. Raises :class:`VoiceActivityError` when every
+        slot is taken or the service does not run.
         """
         with self._lock:
             self._check_running()
@@ -118,7 +131,7 @@ class VoiceActivityService:
             slot = self._free.pop()
             self._state[:, slot] = 0
             self._context[slot] = 0
-        stream = VoiceActivityStream(self, slot, on_frame)
+        stream = VoiceActivityStream(self, slot, on_frame, sample_rate)
         self._streams.add(stream)
         return stream
 
@@ -145,7 +158,7 @@ class VoiceActivityService:
 
     # -- for the streams -----------------------------------------------------------------------------------------------
 
-    def submit(self, stream: VoiceActivityStream, frames: Sequence[NDArray[np.float32]]) -> None:
+    def submit(self, stream: VoiceActivityStream, frames: Sequence[Frame]) -> None:
         """Queue whole frames of a stream."""
         with self._lock:
             self._check_running()
@@ -183,7 +196,7 @@ class VoiceActivityService:
                 self._failure = f"Voice activity failed: {error}"
             self._call_loop(self._fail_waiters)
 
-    def _gather(self, last: float) -> list[tuple[VoiceActivityStream, NDArray[np.float32]]]:
+    def _gather(self, last: float) -> list[tuple[VoiceActivityStream, Frame]]:
         """Wait for frames and take one of each stream that has any. Empty: the service closes."""
         with self._lock:
             while not self._closing:
@@ -196,21 +209,25 @@ class VoiceActivityService:
                 self._work.wait(rest if self._waiting else None)
         return []
 
-    def _tick(self, batch: list[tuple[VoiceActivityStream, NDArray[np.float32]]]) -> None:
+    def _tick(self, batch: list[tuple[VoiceActivityStream, Frame]]) -> None:
         assert self._model is not None
         slots = [stream.slot for stream, _ in batch]
-        frames = np.stack([frame for _, frame in batch])
-        probabilities, state = self._model.step(
-            np.concatenate([self._context[slots], frames], axis=1), self._state[:, slots]
-        )
+        rows = self._input[: len(batch)]
+        rows[:, :CONTEXT] = self._context[slots]
+        _fill(rows[:, CONTEXT:], batch)
+        probabilities, state = self._model.step(rows, self._state[:, slots])
         with self._lock:
-            kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
-            slots = [batch[row][0].slot for row in kept]
-            self._state[:, slots] = state[:, kept]
-            self._context[slots] = frames[kept, -CONTEXT:]
+            if len(self._in_tick) == len(batch):
+                self._state[:, slots] = state
+                self._context[slots] = rows[:, -CONTEXT:]
+            else:
+                kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
+                slots = [batch[row][0].slot for row in kept]
+                self._state[:, slots] = state[:, kept]
+                self._context[slots] = rows[kept, -CONTEXT:]
             self._waiting.update(dict.fromkeys(stream for stream in self._in_tick if stream.frames))
             self._in_tick = frozenset()
-        results = [(stream, float(p)) for (stream, _), p in zip(batch, probabilities, strict=True)]
+        results = list(zip((stream for stream, _ in batch), probabilities.tolist(), strict=True))
         self._call_loop(lambda: self._deliver(results))
 
     def _call_loop(self, work: Callable[[], None]) -> None:
@@ -231,16 +248,39 @@ class VoiceActivityService:
             stream.wake()
 
 
+@lru_cache(maxsize=16)
+def _converter(sample_rate: int) -> FrameResampler:
+    return FrameResampler(sample_rate, SAMPLE_RATE, FRAME)
+
+
+def _fill(frames: NDArray[np.float32], batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> None:
+    """Write the samples of a batch into ``frames [batch, 512]``, converting those of one rate together."""
+    windows: dict[FrameResampler, list[int]] = {}
+    for row, (stream, frame) in enumerate(batch):
+        if isinstance(frame, bytes):
+            assert stream.converter is not None
+            windows.setdefault(stream.converter, []).append(row)
+        else:
+            frames[row] = frame
+    for converter, rows in windows.items():
+        frames[rows] = converter.convert([batch[row][1] for row in rows])  # type: ignore[misc]
+
+
 class VoiceActivityStream:
     """One session's place in the service. Used on the event loop only."""
 
-    def __init__(self, service: VoiceActivityService, slot: int, on_frame: Callable[[float], None]) -> None:
+    def __init__(
+        self, service: VoiceActivityService, slot: int, on_frame: Callable[[float], None], sample_rate: int
+    ) -> None:
         self.slot = slot
-        self.frames: deque[NDArray[np.float32]] = deque()
+        self.frames: deque[Frame] = deque()
         """Frames that wait for a tick; the service's lock guards it."""
+        self.converter = None if sample_rate == SAMPLE_RATE else _converter(sample_rate)
         self._service = service
         self._on_frame = on_frame
-        self._rest = np.zeros(FRAME, np.float32)
+        self._pcm = bytearray(self.converter.lead * SAMPLE_BYTES if self.converter is not None else 0)
+        """Input from the lead of the frame that is not complete yet."""
+        self._rest: NDArray[np.float32] | None = None
         self._filled = 0
         self._pending = 0
         self._closed = False
@@ -257,21 +297,52 @@ class VoiceActivityStream:
         Raises :class:`VoiceActivityError` when ``MAX_PENDING`` frames wait already (the caller did not heed
         :meth:`wait_below`), when the stream is closed, or when the service has failed.
         """
-        if self._closed:
-            raise VoiceActivityError("The voice-activity stream is closed.")
-        if self._pending >= MAX_PENDING:
-            raise VoiceActivityError(f"{self._pending} frames are pending; wait_below() says when to go on.")
-        frames: list[NDArray[np.float32]] = []
+        self._check_open()
+        frames: list[Frame] = []
         position = 0
         while position < len(samples):
+            if self._rest is None:
+                self._rest = np.empty(FRAME, np.float32)
             taken = min(FRAME - self._filled, len(samples) - position)
             self._rest[self._filled : self._filled + taken] = samples[position : position + taken]
             self._filled += taken
             position += taken
             if self._filled == FRAME:
                 frames.append(self._rest)
-                self._rest = np.zeros(FRAME, np.float32)
+                self._rest = None
                 self._filled = 0
+        self._submit(frames)
+
+    def feed_pcm(self, pcm: bytes) -> None:
+        """Add mono PCM16 at the stream's own rate, whole samples; otherwise like :meth:`feed`.
+
+        A frame is complete once the filter's reach beyond it (2 to 4 ms) has come as well.
+        """
+        converter = self.converter
+        if converter is None:
+            self.feed(pcm16_to_float(pcm))
+            return
+        self._check_open()
+        held = self._pcm
+        held += pcm
+        window = converter.window * SAMPLE_BYTES
+        if len(held) < window:
+            return
+        frames: list[Frame] = []
+        step, first = converter.step * SAMPLE_BYTES, 0
+        while len(held) - first >= window:
+            frames.append(bytes(held[first : first + window]))
+            first += step
+        del held[:first]
+        self._submit(frames)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise VoiceActivityError("The voice-activity stream is closed.")
+        if self._pending >= MAX_PENDING:
+            raise VoiceActivityError(f"{self._pending} frames are pending; wait_below() says when to go on.")
+
+    def _submit(self, frames: list[Frame]) -> None:
         if frames:
             self._service.submit(self, frames)
             self._pending += len(frames)

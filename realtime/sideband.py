@@ -24,7 +24,7 @@ from duologue.realtime.websocket import (
     edge_error,
     edge_event_id,
 )
-from duologue.sessions.actor import SessionHandle, Transport
+from duologue.sessions.actor import DirectTransport, Inlet, SessionHandle, Transport
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.outbox import Outbox
@@ -107,6 +107,7 @@ class SharedTransport:
 
     def __init__(self, own: Transport, bounds: QueueBounds = QueueBounds()) -> None:
         self._own = own
+        self._direct = own if isinstance(own, DirectTransport) else None
         self._bounds = bounds
         self._mark = secrets.token_hex(8)
         self._joined = 0
@@ -129,6 +130,15 @@ class SharedTransport:
         self.end(code, reason)
         await self._own.close(code, reason)
 
+    # -- the short way (DirectTransport), while nobody has joined ------------------------------------------------------
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        if self._direct is not None and not (self._joined and inlet is not None):
+            self._direct.deliver_to(inlet)
+
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        return self._direct is not None and not self._joined and self._direct.send_now(events)
+
     # -- sidebands -----------------------------------------------------------------------------------------------------
 
     def end(self, code: int = NORMAL, reason: str = "The session is over.") -> None:
@@ -144,6 +154,7 @@ class SharedTransport:
         if len(self._sidebands) >= MAX_SIDEBANDS:
             raise ProtocolError("duologue.capacity", f"The session has {MAX_SIDEBANDS} sidebands already.", "call_id")
         self._joined += 1
+        self.deliver_to(None)
         number, sideband = self._joined, Sideband(transport, self._bounds)
         self._sidebands[number] = sideband
         sideband.push(SessionCreated(event_id=edge_event_id(), session=handle.session))

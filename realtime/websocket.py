@@ -11,7 +11,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from duologue.realtime import metrics
 from duologue.realtime.dialects import GA, Dialect
+from duologue.realtime.ws_frames import EXTENSION, DirectProtocol
 from duologue.realtime.ws_protocol import ABNORMAL
+from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
@@ -35,6 +37,7 @@ class WebSocketTransport:
 
     def __init__(self, websocket: WebSocket, dialect: Dialect = GA) -> None:
         self._websocket = websocket
+        self._direct: DirectProtocol | None = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
         self.dialect = dialect
         self._gone = False
         self._closed = False
@@ -56,7 +59,26 @@ class WebSocketTransport:
             self.lost = message.get("code") == ABNORMAL and not self._closed
             return None
         text = message.get("text")
-        event = _binary_refused() if text is None else self.dialect.decode(text)
+        return self._counted(_binary_refused()) if text is None else self.decoded(text)
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        if self._direct is not None:
+            self._direct.deliver_to(None if inlet is None else _Decoding(self, inlet))
+
+    def decoded(self, payload: str | bytes) -> AnyClientEvent | InvalidEvent:
+        """The event in a text frame, counted if it is invalid."""
+        return self._counted(self.dialect.decode(payload))
+
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        if self._direct is None or self._gone or self._closed or not self._direct.may_write():
+            return False
+        encode = self.dialect.encode
+        self._direct.write_text([text.encode() for event in events for text in encode(event)])
+        return True
+
+    def _counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
@@ -93,6 +115,18 @@ class WebSocketTransport:
         except (WebSocketDisconnect, TimeoutError):
             # the peer is gone, or reads nothing; the protocol cuts it off when the endpoint returns
             self._gone = True
+
+
+class _Decoding:
+    """Decodes text frames on their short way to a session."""
+
+    def __init__(self, transport: WebSocketTransport, inlet: Inlet) -> None:
+        self.ready = inlet.ready
+        self._decoded, self._take = transport.decoded, inlet.take
+
+    def take(self, payload: bytes) -> None:
+        """See :class:`~duologue.realtime.ws_frames.Sink`."""
+        self._take(self._decoded(payload))
 
 
 def edge_event_id() -> str:

@@ -48,8 +48,8 @@ _SUPPORTED_TYPES = {"item": _tags(Item), "content": _tags(Content)}
 
 _OTHER_DIALECTS = {
     "transcription_session.update": "It belongs to the beta dialect; send 'session.update' with type 'transcription'.",
-    "session.input_audio_buffer.append": "It belongs to translation sessions, at /v1/realtime/translations.",
-    "session.close": "It belongs to translation sessions; close the WebSocket instead.",
+    "session.input_audio_buffer.append": "It belongs to the translation dialect, at /v1/realtime/translations.",
+    "session.close": "It belongs to the translation dialect; close the WebSocket instead.",
     "session.start": "It belongs to the Live dialect, which is not implemented.",
 }
 """Client events of neighbouring dialects: refused like any unknown type, but with a hint."""
@@ -106,6 +106,8 @@ def decode_as(vocabulary: Vocabulary, frame: str | bytes) -> Any:
         event = vocabulary.decoder.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         return _invalid(frame, _explain(frame, error, vocabulary))
+    if type(event) is InputAudioAppend and len(event.audio) <= MAX_APPEND_BYTES:
+        return event  # fifty times a second: there is nothing else to check
     problem = _over_limit(event)
     return event if problem is None else InvalidEvent(error=problem, event_id=event.event_id)
 

@@ -19,7 +19,8 @@ import socket
 from asyncio.transports import BaseTransport
 
 from uvicorn._types import ASGISendEvent
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from duologue.realtime.ws_frames import DirectProtocol
 
 UNSENT_LOW_WATER = 128 * 1024
 """Bytes that the kernel may hold unsent per connection. Behind them a ping, or the news of an interruption, waits."""
@@ -29,7 +30,7 @@ ABNORMAL = 1006
 """The code for a connection that ended without a close frame (RFC 6455, section 7.4.1)."""
 
 
-class RealtimeWebSocketProtocol(WebSocketsSansIOProtocol):
+class RealtimeWebSocketProtocol(DirectProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         self._received = 0

@@ -1,7 +1,10 @@
-"""The actor around a session's machine: one mailbox, one worker, one writer, and the engine streams it has open.
+"""The actor around a session's machine: one mailbox, one writer, and the engine streams it has open.
 
-The machine decides, the actor carries out. Everything that happens to a session passes through the mailbox, so the
-machine is touched by the worker alone; every task lives in one task group and dies with it.
+The machine decides, the actor carries out. Everything that happens to a session passes through the mailbox, and what is
+in it is handled at once, by whoever put it there, one event after the other: a task for each of fifty events a second
+and session would cost more than the events. Only what has to wait has a task: the reader, the writer for a peer that is
+slow, the streams of the engine, and input that comes faster than voice activity can follow. Every task lives in one
+task group and dies with it.
 """
 
 from __future__ import annotations
@@ -9,10 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
-from duologue.codecs.pcm import pcm16_to_float
-from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
@@ -39,7 +40,6 @@ from duologue.sessions.effects import (
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
-from duologue.sessions.timebase import VAD_SAMPLE_RATE
 from duologue.sessions.translation_events import TranslationSession
 
 MAILBOX_EVENTS = 32
@@ -91,35 +91,60 @@ class SessionHandle(Protocol):
         """End the session now, with whatever it is saying."""
 
 
+class Inlet(Protocol):
+    """Where a transport may put events without waiting."""
+
+    def ready(self) -> bool:
+        """Whether the next event can be taken now, and is not to wait behind one before it."""
+
+    def take(self, event: ClientEvent | InvalidEvent) -> None: ...
+
+
+@runtime_checkable
+class DirectTransport(Transport, Protocol):
+    """A transport that can do without a task for each event while nothing has to wait."""
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        """Give events to ``inlet`` as they come, while it is ready, and leave the others to ``receive``. None: stop."""
+
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
+
+
 class Mailbox:
-    """Events for the worker, in order. ``put`` waits while the box is full; ``post`` is for producers that are bounded
-    by other means (voice-activity frames, reports of the writer, the timer)."""
+    """Events in order; ``on_event`` is called for each and takes what it can.
 
-    def __init__(self, limit: int = MAILBOX_EVENTS) -> None:
+    ``put`` waits while the box is full; ``post`` is for producers that are bounded by other means (voice-activity
+    frames, reports of the writer, the timer).
+    """
+
+    def __init__(self, on_event: Callable[[], None], limit: int = MAILBOX_EVENTS) -> None:
+        self._on_event = on_event
         self._limit = limit
-        self._events: deque[Input | None] = deque()
-        self._filled = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self.events: deque[Input] = deque()
+        self._room: asyncio.Event | None = None
+        """Set once there is room again; there only while somebody waits for that."""
 
-    def post(self, event: Input | None) -> None:
-        self._events.append(event)
-        self._filled.set()
-        if len(self._events) >= self._limit:
-            self._room.clear()
+    def post(self, event: Input) -> None:
+        self.events.append(event)
+        self._on_event()
 
-    async def put(self, event: Input | None) -> None:
-        while not self._room.is_set():
+    async def put(self, event: Input) -> None:
+        while len(self.events) >= self._limit:
+            if self._room is None:
+                self._room = asyncio.Event()
             await self._room.wait()
         self.post(event)
 
-    async def get(self) -> Input | None:
-        while not self._events:
-            self._filled.clear()
-            await self._filled.wait()
-        event = self._events.popleft()
-        if len(self._events) < self._limit:
+    def full(self) -> bool:
+        return len(self.events) >= self._limit
+
+    def take(self) -> Input:
+        """The next event. Raises ``IndexError`` if there is none."""
+        event = self.events.popleft()
+        if self._room is not None and len(self.events) < self._limit:
             self._room.set()
+            self._room = None
         return event
 
 
@@ -147,17 +172,26 @@ class SessionActor:
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
-        self._mailbox = Mailbox()
+        self._direct = transport if isinstance(transport, DirectTransport) else None
+        self._mailbox = Mailbox(self._run_on)
+        self._running = False
+        self._reader_waits = False
+        self._fault: asyncio.Future[NoReturn] | None = None
+        """Fails with what the machine, or carrying out its effects, has raised."""
         self._outbox = Outbox()
         self._outbox_filled = asyncio.Event()
         self._outbox_roomy = asyncio.Event()
         self._outbox_roomy.set()
+        self._outbox_noted = False
+        """Whether either of the two says something else than of an empty outbox."""
+        self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
         self._streams: dict[str, Stream] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
-        self._resampler: StreamResampler | None = None
+        self._unfed: deque[bytes] = deque()
+        """Input that waits until voice activity has caught up. Until then no event is handled."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._tasks: asyncio.TaskGroup | None = None
@@ -167,9 +201,10 @@ class SessionActor:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
+                self._fault = asyncio.get_running_loop().create_future()
                 tasks.create_task(self._read(), name="session-read")
                 tasks.create_task(self._write(), name="session-write")
-                tasks.create_task(self._work(), name="session-work")
+                tasks.create_task(self._work(self._fault), name="session-work")
         except* (_SessionOver, ConnectionError):
             pass
         finally:
@@ -196,47 +231,93 @@ class SessionActor:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
+        if self._direct is not None:
+            self._direct.deliver_to(self)
         while (event := await self._transport.receive()) is not None:
+            self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
+            self._reader_waits = False
         self._client_gone = self._closing is None
         raise _SessionOver
 
-    async def _work(self) -> None:
-        await self._perform(self._machine.start())
-        self._set_timer()
-        while True:
-            event = await self._mailbox.get()
-            if event is not None:
-                await self._perform(self._machine.handle(event, self._clock()))
-                self._meter.wasted(self._machine.speculations_wasted)
-                self._set_timer()
+    # -- Inlet ---------------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        return not (self._reader_waits or self._mailbox.full())
+
+    def take(self, event: ClientEvent | InvalidEvent) -> None:
+        self._mailbox.post(event)
+
+    async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
+        self._perform(self._machine.start())
+        self._run_on()
+        await fault
 
     async def _write(self) -> None:
         while True:
             await self._outbox_filled.wait()
             batch = list(self._outbox.take())
+            self._writing = True
             self._note_outbox()
             try:
                 await self._transport.send([outgoing.event for outgoing in batch])
             except ConnectionError:
                 self._client_gone = True
                 raise
+            self._writing = False
             self._report_sent(batch)
-            if self._closing is not None and not self._outbox:
+            self._run_on()
+            if self._closing is not None and not self._outbox.slots:
                 await self._transport.close(self._closing.code, self._closing.reason)
                 raise _SessionOver
 
     async def _pump(self, request_id: str, stream: Stream) -> None:
         try:
             async for delta in stream:
-                await self._outbox_roomy.wait()
+                if not self._outbox_roomy.is_set():
+                    await self._outbox_roomy.wait()
                 await self._mailbox.put(EngineOutput(request_id, delta, stream.usage))
         finally:
             self._abort(request_id)
 
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def _run_on(self) -> None:
+        """Handle what is in the mailbox and write what comes of it, as far as neither has to wait."""
+        if self._running or self._fault is None or self._fault.done():
+            return
+        self._running = True
+        take, events, machine, clock = self._mailbox.take, self._mailbox.events, self._machine, self._clock
+        try:
+            while True:
+                while events and not self._unfed:
+                    self._perform(machine.handle(take(), clock()))
+                if not (self._outbox.slots and self._write_now()):
+                    break
+            self._meter.wasted(machine.speculations_wasted)
+            if machine.deadline != self._timer_at:
+                self._set_timer()
+        except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
+            self._fault.set_exception(error)
+        finally:
+            self._running = False
+        if self._outbox.slots or self._outbox_noted or self._closing is not None:
+            self._note_outbox()
+
+    def _write_now(self) -> bool:
+        """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
+        if self._direct is None or self._writing:
+            return False
+        batch = self._outbox.peek()
+        if not self._direct.send_now([outgoing.event for outgoing in batch]):
+            return False
+        self._outbox.drop(len(batch))
+        self._report_sent(batch)
+        return True
+
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    async def _perform(self, effects: Sequence[Effect]) -> None:
+    def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Send(event=event, samples=samples):
@@ -245,7 +326,7 @@ class SessionActor:
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
-                    await self._feed(effect)
+                    self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
                 case OpenRequest(request=request):
@@ -254,7 +335,6 @@ class SessionActor:
                     self._abort(request_id, reason)
                 case CloseSession():
                     self._closing = effect
-        self._note_outbox()
 
     def _open(self, request: EngineRequest) -> None:
         assert self._tasks is not None
@@ -277,49 +357,61 @@ class SessionActor:
             self._on_requests_changed(-1)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
-    async def _feed(self, effect: FeedVoiceActivity) -> None:
+    def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:
             self._start_voice_activity(effect.stream, effect.sample_rate)
-        voice_activity, resampler = self._voice_activity, self._resampler
+        voice_activity = self._voice_activity
         assert voice_activity is not None
-        assert resampler is not None
         second = effect.sample_rate * 2
-        for first in range(0, len(effect.pcm), second):
+        catching_up = bool(self._unfed)
+        if not catching_up and len(effect.pcm) <= second and voice_activity.pending_frames < MAX_PENDING_FRAMES:
+            voice_activity.feed_pcm(effect.pcm)
+            return
+        self._unfed.extend(effect.pcm[first : first + second] for first in range(0, len(effect.pcm), second))
+        if not catching_up:
+            assert self._tasks is not None
+            self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
+
+    async def _catch_up(self, voice_activity: VoiceActivityStream) -> None:
+        """Feed what waits, a second at a time."""
+        while self._unfed:
             await voice_activity.wait_below(MAX_PENDING_FRAMES)
-            voice_activity.feed(resampler.process(pcm16_to_float(effect.pcm[first : first + second])))
+            voice_activity.feed_pcm(self._unfed[0])
+            self._unfed.popleft()
+        self._run_on()
 
     def _start_voice_activity(self, stream: int, sample_rate: int) -> None:
         self._stop_voice_activity()
         self._voice_stream = stream
-        self._resampler = StreamResampler(sample_rate, VAD_SAMPLE_RATE, VOICE_ACTIVITY_QUALITY)
         self._voice_activity = self._engine.voice_activity.open(
-            lambda probability: self._mailbox.post(VoiceActivity(stream, probability))
+            lambda probability: self._mailbox.post(VoiceActivity(stream, probability)), sample_rate
         )
 
     def _stop_voice_activity(self) -> None:
         if self._voice_activity is not None:
             self._voice_activity.close()
-        self._voice_activity = self._resampler = None
+        self._voice_activity = None
 
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
-                self._mailbox.post(AudioSent(outgoing.event.item_id, outgoing.samples))
+                # Straight to the machine: it is a fact already, and need not queue behind what may follow.
+                sent = AudioSent(outgoing.event.item_id, outgoing.samples)
+                self._perform(self._machine.handle(sent, self._clock()))
 
     def _note_outbox(self) -> None:
-        if self._outbox or self._closing is not None:
-            self._outbox_filled.set()
-        else:
-            self._outbox_filled.clear()
-        if self._outbox.audio_bytes < self._output_buffer_bytes:
-            self._outbox_roomy.set()
-        else:
-            self._outbox_roomy.clear()
+        """Wake the writer, and who waits for it."""
+        filled = (bool(self._outbox.slots) and not self._writing) or self._closing is not None
+        roomy = self._outbox.audio_bytes < self._output_buffer_bytes
+        for event, state in ((self._outbox_filled, filled), (self._outbox_roomy, roomy)):
+            if state:
+                event.set()
+            else:
+                event.clear()
+        self._outbox_noted = filled or not roomy
 
     def _set_timer(self) -> None:
         deadline = self._machine.deadline
-        if deadline == self._timer_at:
-            return
         if self._timer is not None:
             self._timer.cancel()
         delay = max(0.0, deadline - self._clock())
@@ -331,6 +423,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
+        if self._direct is not None:
+            self._direct.deliver_to(None)
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()

@@ -1,4 +1,7 @@
-"""What the session core is told besides client events, and what it asks for. Frozen data; the actor carries it out."""
+"""What the session core is told besides client events, and what it asks for. Frozen data; the actor carries it out.
+
+``gc=False``: none of it can be part of a cycle, and there are hundreds a second for each session.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.server_events import ServerEvent
 
 
-class Signal(msgspec.Struct, frozen=True):
+class Signal(msgspec.Struct, frozen=True, gc=False):
     """Base of what the core is told."""
 
 
@@ -51,7 +54,7 @@ class HangUp(Signal, frozen=True):
 Input = ClientEvent | InvalidEvent | Signal
 
 
-class Effect(msgspec.Struct, frozen=True):
+class Effect(msgspec.Struct, frozen=True, gc=False):
     """Base of what the core asks for."""
 
 

@@ -21,6 +21,7 @@ class InputTimeline:
     def __init__(self, encoding: Encoding) -> None:
         self._decoder = WireDecoder(encoding)
         self._encoding = encoding
+        self._ticks = ticks_per_sample(self._decoder.sample_rate)
         self._pcm = bytearray()
         self.end = 0
         """First tick not yet received."""
@@ -32,13 +33,13 @@ class InputTimeline:
     @property
     def start(self) -> int:
         """First tick still held."""
-        return self.end - len(self._pcm) // 2 * ticks_per_sample(self.sample_rate)
+        return self.end - len(self._pcm) // 2 * self._ticks
 
     def append(self, data: bytes) -> bytes:
         """Take bytes as they came from the wire; an odd one waits for its other half. Returns the new PCM16."""
         pcm = self._decoder.decode(data)
         self._pcm += pcm
-        self.end += len(pcm) // 2 * ticks_per_sample(self.sample_rate)
+        self.end += len(pcm) // 2 * self._ticks
         return pcm
 
     def cut(self, start: int, end: int) -> bytes:
@@ -61,6 +62,7 @@ class InputTimeline:
             return False
         before = self.sample_rate
         self._encoding, self._decoder = encoding, WireDecoder(encoding)
+        self._ticks = ticks_per_sample(self._decoder.sample_rate)
         if self.sample_rate == before:
             return False
         converted = resample(pcm16_to_float(bytes(self._pcm)), before, self.sample_rate)
@@ -68,5 +70,5 @@ class InputTimeline:
         return True
 
     def _offset(self, position: int) -> int:
-        samples = (position - self.start) // ticks_per_sample(self.sample_rate)
+        samples = (position - self.start) // self._ticks
         return min(max(samples * 2, 0), len(self._pcm))

@@ -6,7 +6,7 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -27,23 +27,18 @@ _Key = tuple[type[events.ServerEvent], str | int]
 """Kind and item (an item that a response makes has one part), or kind and time in a translation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
     """An event, and the 24 kHz samples of sound in it."""
 
     event: events.ServerEvent
     samples: int = 0
-
-
-@dataclass(slots=True)
-class _Slot:
-    event: events.ServerEvent
-    samples: int
     pieces: list[bytes] | list[str] = field(default_factory=list)
+    """The deltas that it stands for; the event carries the first, unless it is :meth:`joined`."""
 
     def joined(self) -> Outgoing:
         if len(self.pieces) < 2:
-            return Outgoing(self.event, self.samples)
+            return self
         joined = self.pieces[0][:0].join(self.pieces)  # type: ignore[arg-type]
         return Outgoing(replace(self.event, delta=joined), self.samples)
 
@@ -52,27 +47,28 @@ class Outbox:
     """A queue of events for one writer."""
 
     def __init__(self) -> None:
-        self._slots: list[_Slot] = []
-        self._open: dict[_Key, _Slot] = {}
+        self.slots: list[Outgoing] = []
+        """What waits, in order; for others to see whether there is anything."""
+        self._open: dict[_Key, Outgoing] = {}
         self.audio_bytes = 0
         """Bytes of queued sound."""
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
         if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
-            self._slots.append(_Slot(event, samples))
+            self.slots.append(Outgoing(event, samples))
             return
         if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
         key = (type(event), event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = _Slot(event, 0)
-            self._slots.append(slot)
+            slot = self._open[key] = Outgoing(event, 0)
+            self.slots.append(slot)
         slot.samples += samples
         slot.pieces.append(event.delta)  # type: ignore[arg-type]
 
@@ -80,21 +76,32 @@ class Outbox:
         """Forget queued sound of a response; its words and everything else stay."""
         self._open.clear()
         kept = []
-        for slot in self._slots:
+        for slot in self.slots:
             if isinstance(slot.event, events.OutputAudioDelta) and slot.event.response_id == response_id:
                 self.audio_bytes -= sum(map(len, slot.pieces))
             else:
                 kept.append(slot)
-        self._slots = kept
+        self.slots = kept
 
-    def take(self) -> Iterator[Outgoing]:
+    def take(self) -> Sequence[Outgoing]:
+        """Remove and return what :meth:`peek` gives."""
+        batch = self.peek()
+        self.drop(len(batch))
+        return batch
+
+    def peek(self) -> Sequence[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
-        self._open.clear()
         count = 0
-        for slot in self._slots:
+        for slot in self.slots:
             count += 1
             if isinstance(slot.event, SOUNDS):
-                self.audio_bytes -= sum(map(len, slot.pieces))
                 break
-        taken, self._slots = self._slots[:count], self._slots[count:]
-        return (slot.joined() for slot in taken)
+        return [slot.joined() for slot in self.slots[:count]]
+
+    def drop(self, count: int) -> None:
+        """Remove the first ``count`` events."""
+        self._open.clear()
+        for slot in self.slots[:count]:
+            if isinstance(slot.event, SOUNDS):
+                self.audio_bytes -= sum(map(len, slot.pieces))
+        del self.slots[:count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from duologue.codecs.wire_audio import WireEncoder
@@ -22,12 +23,10 @@ class _OutputItem:
     index: int
     """Place in the response's output."""
     status: ItemStatus = "in_progress"
-    previous_item_id: str | None = None
-    """The item before it in the conversation, as announced."""
     deleted: bool = False
     """The client has deleted it from the conversation while it was being made."""
 
-    @property
+    @cached_property
     def place(self) -> dict[str, Any]:
         return {"response_id": self.response_id, "item_id": self.id, "output_index": self.index}
 

@@ -120,7 +120,9 @@ class Responses:
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
         self._rates.check(now)
-        response = ResponseLifecycle(self._core.context.ids("resp"), settings, self._core.emit)
+        response = ResponseLifecycle(
+            self._core.context.ids("resp"), settings, self._core.emit, self._core.conversation.previous_id
+        )
         if response.out_of_band:
             self._beside[response.id] = response
         else:
@@ -206,8 +208,9 @@ class Responses:
 
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
         """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
-        if response.message is not None:
-            return response.message, self._core.conversation.find(response.message.id)
+        begun = response.message
+        if begun is not None:
+            return begun, self._core.conversation.find(begun.id)
         self._close_open(response)
         message = response.open_message(self._core.context.ids("item"))
         entry = self._enter(response, message)
@@ -250,11 +253,11 @@ class Responses:
     def _enter(self, response: ResponseLifecycle, output: OutputItem) -> Entry | None:
         """Put a new item into the conversation, if it belongs there, and announce it."""
         if response.out_of_band:
-            response.announce(output, None)
+            response.announce(output)
             return None
         entry = Entry(output.item)
         self._core.conversation.insert(entry)
-        response.announce(output, self._core.conversation.previous_id(output.id))
+        response.announce(output)
         return entry
 
     # -- ending --------------------------------------------------------------------------------------------------------

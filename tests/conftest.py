@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from missing import missing
 
-APART = ("soak", "vllm", "gpu")
-"""Marks of tests that run only when they are asked for: ``pytest -m soak``."""
+hypothesis.settings.register_profile("duologue", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("duologue")
+
+EXTRA = ("soak", "gpu", "vllm")
+"""Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need much time, a machine or an environment of their own run only where ``-m`` names their mark."""
-    asked = config.getoption("markexpr") or ""
-    apart = [item for item in items for mark in APART if item.get_closest_marker(mark) and mark not in asked]
-    if apart:
-        config.hook.pytest_deselected(items=apart)
-        items[:] = [item for item in items if item not in apart]
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +37,14 @@ def silero_path() -> Path:
         missing("The model silero-vad is not in the cache: run 'duologue models pull silero-vad'.")
     assert path is not None
     return path
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(mark) and mark not in config.option.markexpr for mark in EXTRA)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

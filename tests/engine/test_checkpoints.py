@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from missing import need_package
 
 from duologue.engine import checkpoints
 from duologue.engine import pipeline as pipelines
@@ -107,6 +108,32 @@ async def test_a_real_gguf_file_is_served(tmp_path: Path) -> None:
     finally:
         await engine.close()
     assert "Paris" in "".join(d.text for d in deltas if isinstance(d, TextDelta))
+
+
+@pytest.fixture(scope="module", params=["text_model", "picture_model"])
+def tiny(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint as transformers saves it."""
+    need_package("torch")
+    import tiny_checkpoints
+
+    folder: Path = getattr(tiny_checkpoints, request.param)(tmp_path_factory.mktemp("tiny") / request.param)
+    return folder
+
+
+@pytest.mark.models
+async def test_a_real_checkpoint_of_transformers_is_served(tiny: Path) -> None:
+    engine = Engine(deploy_of(tiny, language_model={"engine_args": {"backend": "transformers"}}))
+    assert engine.served_names().models == (tiny.name,)
+    await engine.start()
+    try:
+        question = ChatMessage(role="user", text="hello")
+        payload = Converse(messages=(question,), modalities=("text",), max_output_tokens=5, temperature=0.0)
+        deltas = await engine.collect(EngineRequest(request_id="r", session_id="s", payload=payload))
+    finally:
+        await engine.close()
+    assert deltas[-1].reason in ("completed", "length")
+    assert deltas[-1].usage.output_tokens > 0
+    assert engine.pipeline.capabilities.image_in is (tiny.name == "picture_model")
 
 
 def test_a_name_of_the_registry_is_a_model_too() -> None:

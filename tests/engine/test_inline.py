@@ -242,6 +242,31 @@ async def test_what_a_stage_raises_because_of_an_abort_is_no_failure(kit: Any, r
     assert not any(isinstance(r, Failed) for r in await reports_until(Released, replica))
 
 
+async def test_an_abort_wakes_a_stage_that_waits_for_something_outside(kit: Any, replica_of: Any) -> None:
+    inside, woken = kit.Signal(), threading.Event()
+    interrupted: list[Any] = []
+
+    class Waiting(kit.Scripted):
+        def interrupt(self, state: Any) -> None:
+            interrupted.append(state)
+            woken.set()
+
+    def process(piece: Any, context: Any) -> None:
+        inside.set()
+        assert woken.wait(20)
+        assert context.aborted
+
+    replica = await replica_of(Waiting(process))
+    replica.open(request("a"))
+    replica.push("a", 0)
+    await inside.wait()
+    assert interrupted == []
+    replica.abort("a")
+    await reports_until(Released, replica)
+    replica.abort("a")
+    assert interrupted == ["a"]
+
+
 async def test_close_interrupts_a_blocked_emit_and_leaves_no_thread(kit: Any, replica_of: Any) -> None:
     def process(piece: Any, context: Any) -> None:
         while context.emit(0):

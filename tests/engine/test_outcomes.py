@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from duologue.engine.executors.base import Consumed, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.base import HOST_CLOCK, Consumed, Done, Emitted, Failed, Message, Released
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, Finished, TextDelta
@@ -36,6 +36,7 @@ class Script:
 
     live = True
     index = 0
+    clock = HOST_CLOCK
 
     def __init__(self, stage: str, refuses: bool = False) -> None:
         self.stage = stage

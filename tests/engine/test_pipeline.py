@@ -165,7 +165,7 @@ def test_the_packaged_pipeline_imports_no_inference_library_before_load() -> Non
     script = (
         "import sys; from duologue.engine.engine import Engine; from duologue.engine.deploy import load_deploy;"
         "Engine(load_deploy());"
-        "heavy = {'onnxruntime', 'xllamacpp', 'ctranslate2', 'faster_whisper', 'hibari', 'torch', 'soxr'};"
+        "heavy = {'onnxruntime', 'xllamacpp', 'ctranslate2', 'faster_whisper', 'hibari', 'torch'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -63,7 +63,7 @@ async def test_it_is_off_and_invisible_unless_asked_for(serve: Any) -> None:
         await settled(lambda: edge.gateway.sessions.open_sessions == 0)
 
 
-async def test_a_session_goes_on_where_its_connection_broke(serve: Any) -> None:
+async def test_fc_133_a_session_goes_on_where_its_connection_broke(serve: Any) -> None:
     engine = ScriptedEngine()
     async with serve(manager_of(engine), settings=LONG) as edge:
         async with resumable(edge) as (connection, token):

@@ -19,6 +19,7 @@ from duologue.realtime.gateway import EdgeSettings
 from duologue.realtime.sideband import MAX_SIDEBANDS, QueueBounds, SharedTransport
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
+from duologue.sessions.actor import DirectTransport
 from duologue.sessions.config import Limits
 from duologue.sessions.manager import Opening
 
@@ -214,6 +215,39 @@ async def test_a_stuck_sideband_does_not_keep_a_session_from_ending(monkeypatch:
     assert own.closed == (1001, "over")
     await asyncio.wait_for(joined, 10)
     assert stuck.closed == (1001, "over")
+
+
+class DirectOwn(Own):
+    """A transport with a short way."""
+
+    inlet: Any = None
+
+    def deliver_to(self, inlet: Any) -> None:
+        self.inlet = inlet
+
+    def send_now(self, batch: list[events.ServerEvent]) -> bool:
+        self.sent += batch
+        return True
+
+
+async def test_the_short_way_is_open_until_somebody_joins() -> None:
+    own, inlet = DirectOwn(), object()
+    shared = SharedTransport(own)
+    assert isinstance(shared, DirectTransport)
+    shared.deliver_to(inlet)  # type: ignore[arg-type]
+    assert own.inlet is inlet
+    assert shared.send_now([sound(0)])
+    session: Any = manager_of(ScriptedEngine()).configure(None, Opening())
+    other = Own()
+    joined = asyncio.create_task(shared.serve(other, Handle(session)))  # type: ignore[arg-type]
+    await settled(lambda: other.sent)
+    assert own.inlet is None, "what comes in has to be marked now"
+    assert not shared.send_now([sound(1)]), "what goes out has to reach everybody now"
+    shared.deliver_to(inlet)  # type: ignore[arg-type]
+    assert own.inlet is None
+    shared.end()
+    await asyncio.wait_for(joined, 10)
+    assert not SharedTransport(Own()).send_now([sound(2)])
 
 
 async def test_marks_cannot_be_forged() -> None:

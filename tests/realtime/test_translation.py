@@ -128,7 +128,7 @@ async def test_realtime_sessions_do_not_know_this_vocabulary(serve: Any) -> None
         await say(connection, {"type": "session.close"})
         error = (await hear(connection))["error"]
         assert error["code"] == "invalid_event"
-        assert "translation sessions" in error["message"]
+        assert "translation dialect" in error["message"]
 
 
 async def test_a_secret_is_bound_to_translation(serve: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from scripted_engine import TIMEOUT_S, ScriptedEngine, ScriptedTransport
+from scripted_engine import TIMEOUT_S, LoudnessStream, ScriptedEngine, ScriptedTransport
 from session_driver import NAMES, silence, speech
 
 from duologue.engine.deploy import DeployConfig
@@ -21,6 +21,7 @@ from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager, settings_from_deploy
+from duologue.sessions.translation_events import TranslationAppend
 
 HELLO = client.ItemCreate(item=MessageItem(role="user", content=(InputText(text="Hello"),)))
 
@@ -212,3 +213,21 @@ async def test_the_deploy_file_decides_whether_answers_are_prepared_in_a_pause(s
         for _ in range(200):
             await asyncio.sleep(0)
         assert len(engine.streams) == (1 if speculate else 0)
+
+
+async def test_fc_046_several_feeds_of_one_event_wait_for_a_slow_detector_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed: list[bytes] = []
+    monkeypatch.setattr(LoudnessStream, "pending_frames", 1000)
+    monkeypatch.setattr(LoudnessStream, "feed_pcm", lambda stream, pcm: fed.append(pcm))
+    engine, transport = ScriptedEngine(), ScriptedTransport()
+    task = asyncio.create_task(manager_of(engine).translate(transport, None))
+    sound = b"".join(bytes([number]) * 9600 for number in range(1, 30))
+    for first in range(0, len(sound), 50_000):
+        transport.say(TranslationAppend(audio=sound[first : first + 50_000]))
+    for _ in range(500):
+        await asyncio.sleep(0)
+    transport.hang_up()
+    await asyncio.wait_for(task, TIMEOUT_S)
+    assert b"".join(fed) == sound

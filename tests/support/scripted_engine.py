@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from duologue.codecs.pcm import pcm16_to_float
+from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import RequestRefused
 from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
 from duologue.sessions.server_events import ServerEvent
@@ -50,13 +52,19 @@ class ScriptedStream:
 class LoudnessStream:
     """Voice activity that takes any sample that is not zero for speech, one frame of 512 at a time."""
 
-    def __init__(self, on_frame: Callable[[float], None]) -> None:
+    def __init__(self, on_frame: Callable[[float], None], sample_rate: int) -> None:
         self._on_frame = on_frame
+        self._resampler = StreamResampler(sample_rate, 16_000, VOICE_ACTIVITY_QUALITY)
         self._rest = np.zeros(0, np.float32)
         self.closed = False
 
+    pending_frames = 0
+
     async def wait_below(self, limit: int) -> None:
         await asyncio.sleep(0)
+
+    def feed_pcm(self, pcm: bytes) -> None:
+        self.feed(self._resampler.process(pcm16_to_float(pcm)))
 
     def feed(self, samples: NDArray[np.float32]) -> None:
         pending = np.concatenate([self._rest, samples])
@@ -80,10 +88,10 @@ class ScriptedEngine:
         self.voice_activity = self
         self._opened: asyncio.Queue[ScriptedStream] = asyncio.Queue()
 
-    def open(self, what: Any) -> Any:
+    def open(self, what: Any, sample_rate: int = 16_000) -> Any:
         """Serves as ``Engine.open`` for requests and as ``VoiceActivityService.open`` for call-backs."""
         if not isinstance(what, EngineRequest):
-            self.detectors.append(LoudnessStream(what))
+            self.detectors.append(LoudnessStream(what, sample_rate))
             return self.detectors[-1]
         if self.refuse:
             raise RequestRefused("The engine is full.")

@@ -95,8 +95,8 @@ class FollowingEngine(ScriptedEngine):
     def health(self) -> EngineHealth:
         return EngineHealth(True, {"language_model": "ready"})
 
-    def open(self, what: Any) -> Any:
-        stream = super().open(what)
+    def open(self, what: Any, sample_rate: int = 16_000) -> Any:
+        stream = super().open(what, sample_rate)
         if isinstance(what, EngineRequest):
             stream.give(*self._script(what))
         return stream

@@ -90,6 +90,46 @@ def picture_model(folder: Path) -> Path:
     return _saved(folder, model, processor)
 
 
+class TurnedModel:
+    """A Qwen2-VL, whose positions have three axes, and the work of its processor.
+
+    The library's own processor needs torchvision for videos, which is not installed with a torch for the CPU.
+    """
+
+    model_input_names: tuple[str, ...] = ("input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids")
+
+    def __init__(self) -> None:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        self.tokenizer = words = tokenizer()
+        named = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+        words.add_special_tokens({"additional_special_tokens": named})
+        start, end, self.image_token_id, video = words.convert_tokens_to_ids(named)
+        sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id}
+        turned = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+        seeing = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 4}
+        config = transformers.Qwen2VLConfig(
+            text_config={**sizes, "rope_parameters": turned},
+            vision_config=seeing,
+            image_token_id=self.image_token_id,
+            video_token_id=video,
+            vision_start_token_id=start,
+            vision_end_token_id=end,
+        )
+        torch.manual_seed(7)
+        self.model = transformers.Qwen2VLForConditionalGeneration(config).eval()
+        self.image_processor = Qwen2VLImageProcessorPil(patch_size=4, min_pixels=64, max_pixels=1024)
+
+    def __call__(self, text: list[str], images: list[list[Any]], **_: Any) -> dict[str, torch.Tensor]:
+        """One prompt, its placeholders as many as the pictures have patches, four of them in one token."""
+        read = dict(self.image_processor(images=images[0], return_tensors="pt"))
+        prompt = text[0]
+        for grid in read["image_grid_thw"]:
+            prompt = prompt.replace("<|image_pad|>", "\0" * (int(grid.prod()) // 4), 1)
+        ids = self.tokenizer(prompt.replace("\0", "<|image_pad|>"), return_tensors="pt")["input_ids"]
+        return {**read, "input_ids": ids, "mm_token_type_ids": (ids == self.image_token_id).int()}
+
+
 def picture(colour: tuple[int, int, int], kind: str = "PNG") -> bytes:
     """An encoded picture of one colour with a black corner."""
     image = Image.new("RGB", (20, 16), colour)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec.structs import replace
+
 from duologue.engine.requests import Converse, TextDelta, ToolCallDelta, Usage
 from duologue.engine.stage import StageContext, StageFinish
 from duologue.engine.text.repetition import ends_in_a_loop
@@ -38,7 +40,7 @@ class Answer:
         self._own_limit = piece.max_output_tokens is None
         self._cut_short = False
         self._written = ""
-        self._input_tokens = self._cached_tokens = 0
+        self._prompt = Usage()
         self._reported = Usage()
         self.max_tokens = piece.max_output_tokens or (longest + LONGEST_SENTENCE if longest else MOST_TOKENS)
         """What to ask the backend for."""
@@ -53,9 +55,9 @@ class Answer:
         """Whether to stop: the answer is complete, or the request is dead."""
         return self.complete or self._context.aborted
 
-    def read(self, tokens: int, cached: int) -> None:
-        """The prompt has so many tokens, of which so many had been read before."""
-        self._input_tokens, self._cached_tokens = tokens, cached
+    def read(self, tokens: int, cached: int, pictures: int = 0) -> None:
+        """The prompt has so many tokens; so many of them had been read before, and so many are pictures."""
+        self._prompt = Usage(input_tokens=tokens, cached_tokens=cached, image_input_tokens=pictures)
 
     def counted(self, tokens: int) -> None:
         """The backend itself says how many tokens it has written."""
@@ -100,7 +102,7 @@ class Answer:
             self._report()
 
     def _report(self) -> None:
-        now = Usage(input_tokens=self._input_tokens, cached_tokens=self._cached_tokens, output_tokens=self.tokens)
+        now = replace(self._prompt, output_tokens=self.tokens)
         if now != self._reported:
             self._context.emit(now.since(self._reported))
         self._reported = now

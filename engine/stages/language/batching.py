@@ -38,6 +38,10 @@ class Prompt:
     shift: int = 0
     """Added to the positions of what is written."""
 
+    @property
+    def picture_tokens(self) -> int:
+        return 0 if self.pictures is None else len(self.pictures)
+
 
 @dataclass(eq=False)
 class Job:

@@ -174,7 +174,7 @@ class TransformersLanguageModel(Stage):
             self._batch.cancel(job)
         if job.reached_limit:
             answer.reached_limit()
-        answer.read(len(job.prompt.tokens), job.cached)
+        answer.read(len(job.prompt.tokens), job.cached, job.prompt.picture_tokens)
         answer.counted(len(job.tokens))
         answer.close()
 
@@ -245,7 +245,7 @@ class TransformersLanguageModel(Stage):
         if reader is not None and opening and not emit(reader.push(opening)):
             return
         for text in self._decoded(_tokens(job)):
-            answer.read(len(job.prompt.tokens), job.cached)
+            answer.read(len(job.prompt.tokens), job.cached, job.prompt.picture_tokens)
             if not (emit(reader.push(text)) if reader is not None else answer.text(text)):
                 return
         if reader is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from missing import missing
 
 from duologue.engine.models.gguf import checkpoint
 from duologue.engine.models.store import locate
@@ -17,16 +17,15 @@ from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta
 from duologue.engine.stage import NotSupported, StageFinish
 
 if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
-    if os.environ.get("CI", "").lower() in ("1", "true"):
-        raise ModuleNotFoundError("the tests of the transformers backend need duologue[omni]")
-    pytest.skip("torch or transformers is not installed: pip install 'duologue[omni]'", allow_module_level=True)
+    missing("torch or transformers is not installed: pip install 'duologue[omni]'")
 
 import tiny_checkpoints as tiny
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, LogitsProcessorList
 
 from duologue.engine.stages.language.batching import SLICE, Batch, Job, Prompt
-from duologue.engine.stages.language.transformers import TransformersLanguageModel
+from duologue.engine.stages.language.pictures import opened
+from duologue.engine.stages.language.transformers import TransformersLanguageModel, _Pictures
 
 WRITTEN = 24
 
@@ -237,8 +236,31 @@ def test_pictures_give_what_generate_gives(seeing: TransformersLanguageModel, ru
         out = model.generate(**inputs, max_new_tokens=16, do_sample=False)[0, length:]
         assert text_of(pieces) == processor.decode(out, skip_special_tokens=True).lstrip()
         assert usage_of(pieces).input_tokens == length
+        assert usage_of(pieces).image_input_tokens == 16 * len(shown)
         answers.add(text_of(pieces))
     assert len(answers) == 3  # it does look
+
+
+def test_positions_with_three_axes_give_what_generate_gives() -> None:
+    turned = tiny.TurnedModel()
+    pictures = _Pictures(turned.model, turned)
+    batch = Batch(turned.model, 2, frozenset())
+    batch.start(pictures.axes)
+    try:
+        for parts in (("look", RED, "what"), ("first", RED, "then", BLUE, "end")):
+            text = "".join(p if isinstance(p, str) else "<|vision_start|><|image_pad|><|vision_end|>" for p in parts)
+            shown = [part for part in parts if isinstance(part, ImagePart)]
+            each = Job(0, pictures.prompt(text, shown), WRITTEN, LogitsProcessorList(), None)
+            batch.submit(each)
+            inputs = turned([text], [[opened(part) for part in shown]])
+            out = turned.model.generate(**inputs, max_new_tokens=WRITTEN, do_sample=False, eos_token_id=None)
+            assert written(each) == out[0, inputs["input_ids"].shape[1] :].tolist()
+            assert each.prompt.shift < 0
+        plain = job(1, random_tokens(3, 70))
+        batch.submit(plain)
+        assert written(plain) == generated(turned.model, plain.prompt.tokens)
+    finally:
+        batch.close()
 
 
 def test_a_picture_of_an_earlier_turn_is_neither_seen_nor_read_again(
