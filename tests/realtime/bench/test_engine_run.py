@@ -7,7 +7,7 @@ import pytest
 from missing import need_package
 from typer.testing import CliRunner
 
-from duologue.realtime.bench import engine_run
+from duologue.realtime.bench import engine_packaged, engine_run
 from duologue.realtime.bench.cli import app
 from duologue.realtime.bench.engine_packaged import measure_stage_aborts
 from duologue.realtime.bench.engine_polling import measure_loops
@@ -47,6 +47,17 @@ async def test_both_loops_give_the_same_answers_and_only_one_of_them_works_when_
     assert (events.loop, polling.loop) == ("events", "polling")
     assert events.first_audio.n == polling.first_audio.n == events.concurrency
     assert events.idle_cpu_percent < polling.idle_cpu_percent
+
+
+@pytest.mark.models
+async def test_the_same_long_answer_is_measured_with_and_without_async_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_packaged, "TOKENS", 24)
+    on, off = await engine_packaged.measure_async_chunk(1)
+    assert (on.async_chunk, off.async_chunk) == (True, False)
+    assert on.audio_s == off.audio_s > 0
+    for chunked in (on, off):
+        assert chunked.first_audio.n == chunked.end_to_end.n == 1
+        assert chunked.first_audio.p50 <= chunked.end_to_end.p50  # type: ignore[operator]
 
 
 @pytest.mark.models
