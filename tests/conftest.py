@@ -6,7 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from missing import missing
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 EXTRA = ("soak", "gpu", "vllm")
 """Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""
