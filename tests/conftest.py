@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
-from hypothesis import settings
 from missing import missing
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+hypothesis.settings.register_profile("duologue", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("duologue")
 
 EXTRA = ("soak", "gpu", "vllm")
 """Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""

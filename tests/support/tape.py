@@ -13,6 +13,11 @@ from shapes import check_shapes
 from waiting import Log
 from websockets.asyncio.client import ClientConnection
 
+_REFUSED = {
+    "response_cancel_not_active": "response.cancel",
+    "input_audio_buffer_commit_empty": "input_audio_buffer.commit",
+}
+
 
 class Tape:
     """A trace of one connection after the other, and a way to wait for what comes next in it."""
@@ -30,6 +35,14 @@ class Tape:
         self._add(True, {"event_id": f"tape_{next(self._numbers)}", **event})
 
     def received(self, event: Event) -> None:
+        """Note an event of the server. A refusal of an event without an id is put down to the last one it can mean."""
+        if event["type"] == "error" and event["error"].get("event_id") is None:
+            refused = _REFUSED.get(event["error"]["code"])
+            answered = {error["error"].get("event_id") for error in self.all("error")}
+            for cause in reversed(self.all_sent(refused) if refused else []):
+                if cause["event_id"] not in answered and cause["event_id"].startswith("tape_"):
+                    event = {**event, "error": {**event["error"], "event_id": cause["event_id"]}}
+                    break
         self._add(False, event)
 
     def wire(self, from_client: bool, text: str | bytes) -> None:
@@ -94,7 +107,8 @@ class Tape:
     def check(self) -> None:
         """Shapes and ordering rules of each connection on the tape. Everything begun must have ended."""
         check_shapes(self.trace)
-        assert [violations(connection) for connection in self.connections()] == [[] for _ in self.connections()]
+        broken = [problem for connection in self.connections() for problem in violations(connection)]
+        assert not broken, broken
 
     def connections(self) -> list[list[Line]]:
         """The trace cut where a connection begins: at ``session.created``, or at the update that was sent before it."""

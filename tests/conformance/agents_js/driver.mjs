@@ -21,7 +21,6 @@ for (const level of ['log', 'info', 'warn', 'error']) {
   console[level] = (...words) => report.said.push(words.map(String).join(' '));
 }
 
-let sent = 0;
 const waiters = new Set();
 
 function note(fromClient, event) {
@@ -31,7 +30,7 @@ function note(fromClient, event) {
 
 const send = WebSocket.prototype.send;
 WebSocket.prototype.send = function (data, ...rest) {
-  note(true, { event_id: `js_${++sent}`, ...JSON.parse(data) });
+  note(true, JSON.parse(data));
   return send.call(this, data, ...rest);
 };
 
@@ -83,8 +82,9 @@ async function connected(options = {}, config = {}) {
   const session = new RealtimeSession(agent, { transport: 'websocket', model: 'gpt-realtime', config });
   watch(session);
   const began = performance.now();
-  // one answer to the configuration, one to the tracing that the client switches on by itself
-  const updated = next('session.updated', (event) => event.session.tracing === 'auto');
+  // one answer to the configuration, one to the tracing that the client switches on by itself, in whichever order
+  let answers = 0;
+  const updated = next('session.updated', () => ++answers === 2);
   await session.connect({ apiKey: key, url });
   await updated;
   report.result.connected_ms = performance.now() - began;

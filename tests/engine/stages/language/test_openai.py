@@ -142,7 +142,7 @@ HELLO = [chunk({"role": "assistant", "content": "Hello."}), chunk({}, "stop"), D
 class Scripted(http.server.ThreadingHTTPServer):
     """Answers each request by the next item of ``script``: a status, or the chunks of a stream."""
 
-    daemon_threads = True
+    daemon_threads = False  # waited for when the server closes
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
