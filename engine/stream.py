@@ -93,7 +93,8 @@ class Stream:
         self._finished: Finished | None = None
         self._aborted = False
         self._exhausted = False
-        self._changed = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None
+        """What the reader waits on, while it waits."""
 
     # -- reader --------------------------------------------------------------------------------------------------------
 
@@ -111,8 +112,11 @@ class Stream:
                 if not self._aborted:
                     self._owner.read_out()
                 return self._finished
-            self._changed.clear()
-            await self._changed.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
 
     async def __aenter__(self) -> Stream:
         return self
@@ -132,7 +136,7 @@ class Stream:
         self._pending.clear()
         self._bytes = 0
         self._finished = Finished(reason="aborted", usage=self._usage)
-        self._changed.set()
+        self._wake()
         self._owner.abort(reason)
         self._owner.read_out()
 
@@ -169,8 +173,7 @@ class Stream:
         self._bytes += size
         self._full = self._full or self._bytes > self._limit
         self._cell(_kind(delta)).add(delta, size, edge)
-        if not self._changed.is_set():
-            self._changed.set()
+        self._wake()
 
     def count(self, usage: Usage) -> None:
         """Add to the tokens that ``Finished`` reports."""
@@ -181,9 +184,13 @@ class Stream:
         """Set the terminal delta, which comes out after all that waits; the first one wins."""
         if self._finished is None:
             self._finished = msgspec.structs.replace(finished, usage=self._usage)
-            self._changed.set()
+            self._wake()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _cell(self, kind: _Kind) -> _Merged:
         """The pending delta that one of this kind may join, or a new one at the end."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from duologue.realtime.sideband import QueueBounds
 from duologue.realtime.websocket import POLICY, WebSocketTransport, edge_event_id
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.server_events import ServerEvent
 
@@ -87,12 +87,12 @@ class ResumableTransport:
         self._moved = asyncio.Event()
         self._writing = asyncio.Lock()
         self._resuming = asyncio.Lock()
-        self._reading: asyncio.Task[AnyClientEvent | InvalidEvent | None] | None = None
+        self._reading: asyncio.Task[ClientEvent | InvalidEvent | None] | None = None
         self._window: asyncio.TimerHandle | None = None
 
     # -- as the session sees it ----------------------------------------------------------------------------------------
 
-    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
         while not self._over:
             connection = self._connection
             if connection is None:
@@ -159,7 +159,7 @@ class ResumableTransport:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _read(self, connection: WebSocketTransport) -> AnyClientEvent | InvalidEvent | None:
+    async def _read(self, connection: WebSocketTransport) -> ClientEvent | InvalidEvent | None:
         """The connection's next event; None also once the session has turned away from it."""
         self._reading = asyncio.create_task(connection.receive(), name="resumable-read")
         try:

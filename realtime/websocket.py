@@ -37,7 +37,7 @@ class WebSocketTransport:
 
     def __init__(self, websocket: WebSocket, dialect: Dialect = GA) -> None:
         self._websocket = websocket
-        self._direct: DirectProtocol | None = websocket.scope.get("extensions", {}).get(EXTENSION)
+        self._direct: DirectProtocol | None = websocket.scope.get("extensions", {}).get(EXTENSION, {}).get("protocol")
         self.dialect = dialect
         self._gone = False
         self._closed = False

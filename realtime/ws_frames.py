@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import apply_mask
+from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Request
 from websockets.protocol import OPEN
 
 EXTENSION = "duologue.direct"
-"""Key of a connection's :class:`DirectProtocol` among the ASGI extensions of its scope."""
+"""Among the ASGI extensions of a connection's scope: ``protocol`` is its :class:`DirectProtocol`."""
 
 MAX_HELD = 64 * 1024
 """Longest frame that is held until it is complete; a longer one goes to the parser as it comes."""
@@ -56,7 +56,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.handshake_initiated and getattr(self, "scope", None) is not None:
-            self.scope["extensions"][EXTENSION] = self  # type: ignore[index]
+            extensions = self.scope.get("extensions")
+            assert extensions is not None
+            extensions[EXTENSION] = {"protocol": self}
 
     def deliver_to(self, sink: Sink | None) -> None:
         """From now on text frames go to ``sink``; None: the long way again."""

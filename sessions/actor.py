@@ -172,7 +172,7 @@ class SessionActor:
         self._output_buffer_bytes = output_buffer_bytes
         self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
-        self._send_now = transport.send_now if isinstance(transport, DirectTransport) else None
+        self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
         self._running = False
         self._reader_waits = False
@@ -231,8 +231,8 @@ class SessionActor:
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        if isinstance(self._transport, DirectTransport):
-            self._transport.deliver_to(self)
+        if self._direct is not None:
+            self._direct.deliver_to(self)
         while (event := await self._transport.receive()) is not None:
             self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
@@ -306,10 +306,10 @@ class SessionActor:
 
     def _write_now(self) -> bool:
         """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
-        if self._send_now is None or self._writing:
+        if self._direct is None or self._writing:
             return False
         batch = self._outbox.peek()
-        if not self._send_now([outgoing.event for outgoing in batch]):
+        if not self._direct.send_now([outgoing.event for outgoing in batch]):
             return False
         self._outbox.drop(len(batch))
         self._report_sent(batch)
@@ -395,7 +395,9 @@ class SessionActor:
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
-                self._mailbox.post(AudioSent(outgoing.event.item_id, outgoing.samples))
+                # Straight to the machine: it is a fact already, and need not queue behind what may follow.
+                sent = AudioSent(outgoing.event.item_id, outgoing.samples)
+                self._perform(self._machine.handle(sent, self._clock()))
 
     def _note_outbox(self) -> None:
         """Wake the writer, and who waits for it."""
@@ -421,8 +423,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
-        if isinstance(self._transport, DirectTransport):
-            self._transport.deliver_to(None)
+        if self._direct is not None:
+            self._direct.deliver_to(None)
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()

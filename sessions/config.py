@@ -221,6 +221,8 @@ class Limits(Shape, frozen=True):
     """Longest time without an event of the client, answers apart; None: no client of the protocol expects one."""
     max_turn_s: float = 120.0
     """Longest turn under voice-activity detection; a longer one is committed by force."""
+    wait_for_silence_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long a ``response.create`` waits while the user speaks; 0: it goes on at once."""
     max_manual_buffer_s: float = 900.0
     """Longest uncommitted input without turn detection; older audio is refused with an error."""
     kept_audio_s: float = 300.0

@@ -1,8 +1,9 @@
 """Which items a model is still shown when the conversation has grown longer than its context (``session.truncation``).
 
-Tokens are estimated by :func:`duologue.engine.text.context.estimated_tokens` (5 a message and one for each 3 bytes of
-UTF-8), for tools by the same rule over their JSON. Items are left out from the oldest on and stay left out: that keeps
-the beginning of the prompt the same from turn to turn. They remain in the conversation and can be retrieved.
+Tokens are estimated by :func:`duologue.engine.text.context.estimated_tokens` (5 a message, one for each 3 bytes of
+UTF-8, 300 a picture), for tools by the same rule over their JSON. Items are left out from the oldest on and stay left
+out: that keeps the beginning of the prompt the same from turn to turn. They remain in the conversation and can be
+retrieved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from duologue.sessions.config import RetentionRatio, Truncation
 from duologue.sessions.conversation import Entry
 from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem
 from duologue.sessions.prompting import ReadCut, chat_messages
-
-IMAGE_TOKENS = {"low": 85, "auto": 765, "high": 765}
-"""What a picture is taken to cost, by its ``detail``: a square of 512 and one of 1024 pixels in tiles of OpenAI's."""
 
 
 class ContextTooLong(Exception):
@@ -51,7 +49,7 @@ class ContextWindow:
         room = _room(self._limit, fixed_tokens, truncation)
         if room is None:
             return entries
-        costs = [sum(map(_tokens, chat_messages([entry], "", cut))) for entry in entries]
+        costs = [sum(map(estimated_tokens, chat_messages([entry], "", cut))) for entry in entries]
         total = sum(costs)
         if total <= room:
             return entries
@@ -71,10 +69,6 @@ def fixed_tokens(instructions: str, tools: Sequence[Tool]) -> int:
     """Tokens of a prompt that are there whatever has been said."""
     text = instructions + (msgspec.json.encode(tools).decode() if tools else "")
     return estimated_tokens(ChatMessage(role="system", text=text)) if text else 0
-
-
-def _tokens(message: ChatMessage) -> int:
-    return estimated_tokens(message) + sum(IMAGE_TOKENS[image.detail] for image in message.images)
 
 
 def _room(limit: int | None, fixed: int, truncation: Truncation) -> int | None:

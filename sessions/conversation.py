@@ -103,6 +103,8 @@ class Conversation:
     def __init__(self, limits: Limits) -> None:
         self._entries: list[Entry] = []
         self._limits = limits
+        self._audio_bound_s = 0.0
+        """No less than the sound that is held; counted anew only when it passes the limit."""
         self.version = 0
         """Grows with every change that a model could notice."""
 
@@ -143,6 +145,8 @@ class Conversation:
                 raise ProtocolError("item_create_invalid_previous_item_id", message, "previous_item_id")
         self._entries.insert(index, entry)
         self.version += 1
+        if entry.recording is not None:
+            self._audio_bound_s += entry.recording.seconds
         self._drop_old_audio()
         if entry.pictures:
             self._drop_old_pictures()
@@ -197,17 +201,21 @@ class Conversation:
         if recording is None:
             recording = entry.recording = Recording()
         room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
-        recording.pcm += pcm[: max(0, room)]
+        recording.pcm += pcm if len(pcm) <= room else pcm[: max(0, room)]
+        self._audio_bound_s += len(pcm) / 2 / recording.sample_rate
         self._drop_old_audio()
 
     def _drop_old_audio(self) -> None:
+        if self._audio_bound_s <= self._limits.kept_audio_s:
+            return
         total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
         for entry in self._entries[:-1]:
             if total <= self._limits.kept_audio_s:
-                return
+                break
             if entry.recording is not None and not entry.awaits_transcript:
                 total -= entry.recording.seconds
                 entry.recording = None
+        self._audio_bound_s = total
 
     def _drop_old_pictures(self) -> None:
         """The newest item keeps its own, whatever the limit: it was accepted with them."""

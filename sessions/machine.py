@@ -61,6 +61,9 @@ class ConversationMachine:
         self._listening = Listening(self._core, self._answering)
         self._updates = SettingsUpdates(self._core, self._answering, self._listening, bound)
         self._lifetime = Lifetime(context.limits, now)
+        self._waiting: client.ResponseCreate | None = None
+        """A response that waits until the user has finished (``Limits.wait_for_silence_s``)."""
+        self._waiting_until = math.inf
         self._shutting_down = False
         self._closed = False
         self._core.emit(events.SessionCreated, session=session)
@@ -81,8 +84,8 @@ class ConversationMachine:
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
         if self._answering.responses.idle_since is None:
-            return self._lifetime.deadline
-        return min(self._lifetime.deadline, self._idle_at)
+            return min(self._lifetime.deadline, self._waiting_until)
+        return min(self._lifetime.deadline, self._waiting_until, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -97,6 +100,8 @@ class ConversationMachine:
                 self._dispatch(event, now)
             except ProtocolError as error:
                 self._core.emit_error(error, getattr(event, "event_id", None))
+            if self._waiting is not None and not self._closed:
+                self._stop_waiting(self._waiting, now)
             self._close_when_drained()
         return self._core.take_effects()
 
@@ -127,8 +132,8 @@ class ConversationMachine:
                 self._core.conversation.delete(item_id)
                 self._answering.deleted(item_id, now)
                 self._core.emit(events.ItemDeleted, item_id=item_id)
-            case client.ResponseCreate(response=raw):
-                self._answering.create(response_overrides(raw), now)
+            case client.ResponseCreate():
+                self._create_response(event, now)
             case client.ResponseCancel(response_id=response_id):
                 self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
@@ -170,6 +175,26 @@ class ConversationMachine:
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
+    def _create_response(self, event: client.ResponseCreate, now: float) -> None:
+        overrides, patience_s = response_overrides(event.response), self._core.context.limits.wait_for_silence_s
+        if overrides.conversation == "none" or not patience_s or not self._listening.speaking:
+            self._answering.create(overrides, now)
+        elif self._waiting is not None:
+            message = "A response is waiting for the user to finish already."
+            raise ProtocolError("conversation_already_has_active_response", message)
+        else:
+            self._waiting, self._waiting_until = event, now + patience_s
+
+    def _stop_waiting(self, event: client.ResponseCreate, now: float) -> None:
+        """Begin the response that waits, once the user has finished or taken too long."""
+        if self._listening.speaking and now < self._waiting_until:
+            return
+        self._waiting, self._waiting_until = None, math.inf
+        try:
+            self._answering.create(response_overrides(event.response), now)
+        except ProtocolError as error:
+            self._core.emit_error(error, event.event_id)
+
     def _encode_recording(self, entry: Entry) -> bytes:
         """An item's sound in the format of the session's input or output, as it belongs to."""
         session = self._core.session
@@ -205,7 +230,8 @@ class ConversationMachine:
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self) -> None:
-        if self._shutting_down and not self._answering.working and not self._closed:
+        drained = not self._answering.working and self._waiting is None
+        if self._shutting_down and drained and not self._closed:
             self._close("The server is shutting down.")
 
     def _close(self, reason: str, code: int = GOING_AWAY) -> None:

@@ -27,23 +27,18 @@ _Key = tuple[type[events.ServerEvent], str | int]
 """Kind and item (an item that a response makes has one part), or kind and time in a translation."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
     """An event, and the 24 kHz samples of sound in it."""
 
     event: events.ServerEvent
     samples: int = 0
-
-
-@dataclass(slots=True)
-class _Slot:
-    event: events.ServerEvent
-    samples: int
     pieces: list[bytes] | list[str] = field(default_factory=list)
+    """The deltas that it stands for; the event carries the first, unless it is :meth:`joined`."""
 
     def joined(self) -> Outgoing:
         if len(self.pieces) < 2:
-            return Outgoing(self.event, self.samples)
+            return self
         joined = self.pieces[0][:0].join(self.pieces)  # type: ignore[arg-type]
         return Outgoing(replace(self.event, delta=joined), self.samples)
 
@@ -52,9 +47,9 @@ class Outbox:
     """A queue of events for one writer."""
 
     def __init__(self) -> None:
-        self.slots: list[_Slot] = []
+        self.slots: list[Outgoing] = []
         """What waits, in order; for others to see whether there is anything."""
-        self._open: dict[_Key, _Slot] = {}
+        self._open: dict[_Key, Outgoing] = {}
         self.audio_bytes = 0
         """Bytes of queued sound."""
 
@@ -65,14 +60,14 @@ class Outbox:
         if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
-            self.slots.append(_Slot(event, samples))
+            self.slots.append(Outgoing(event, samples))
             return
         if isinstance(event, SOUNDS):
             self.audio_bytes += len(event.delta)
         key = (type(event), event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
-            slot = self._open[key] = _Slot(event, 0)
+            slot = self._open[key] = Outgoing(event, 0)
             self.slots.append(slot)
         slot.samples += samples
         slot.pieces.append(event.delta)  # type: ignore[arg-type]

@@ -23,8 +23,6 @@ class _OutputItem:
     index: int
     """Place in the response's output."""
     status: ItemStatus = "in_progress"
-    previous_item_id: str | None = None
-    """The item before it in the conversation, as announced."""
     deleted: bool = False
     """The client has deleted it from the conversation while it was being made."""
 

@@ -8,6 +8,7 @@ acts on it before. Every path ends in ``finish``, which closes what is open and 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -99,6 +100,8 @@ class ResponseLifecycle:
     id: str
     settings: ResponseSettings
     emit: Emit
+    previous_id: Callable[[str], str | None]
+    """The id of the item before one of the conversation, at this moment: what was before it may have been deleted."""
     state: State = State.CREATED
     request_id: str | None = None
     """The engine request behind it, once one is open."""
@@ -161,11 +164,10 @@ class ResponseLifecycle:
         self._calls[key] = call
         return call
 
-    def announce(self, output: OutputItem, previous_item_id: str | None) -> None:
-        output.previous_item_id = previous_item_id
+    def announce(self, output: OutputItem) -> None:
         self.emit(events.OutputItemAdded, response_id=self.id, output_index=output.index, item=output.item)
         if not self.out_of_band:
-            self.emit(events.ItemAdded, previous_item_id=previous_item_id, item=output.item)
+            self.emit(events.ItemAdded, previous_item_id=self.previous_id(output.id), item=output.item)
         output.begin()
 
     def close(self, output: OutputItem, status: ItemStatus = "completed", *, flush: bool = True) -> None:
@@ -173,7 +175,7 @@ class ResponseLifecycle:
         output.status = status
         output.end(flush=flush)
         if not (output.deleted or self.out_of_band):
-            self.emit(events.ItemDone, previous_item_id=output.previous_item_id, item=output.item)
+            self.emit(events.ItemDone, previous_item_id=self.previous_id(output.id), item=output.item)
         self.emit(events.OutputItemDone, response_id=self.id, output_index=output.index, item=output.item)
 
     def finish(self, outcome: Outcome) -> None:

@@ -120,7 +120,9 @@ class Responses:
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
         self._rates.check(now)
-        response = ResponseLifecycle(self._core.context.ids("resp"), settings, self._core.emit)
+        response = ResponseLifecycle(
+            self._core.context.ids("resp"), settings, self._core.emit, self._core.conversation.previous_id
+        )
         if response.out_of_band:
             self._beside[response.id] = response
         else:
@@ -251,11 +253,11 @@ class Responses:
     def _enter(self, response: ResponseLifecycle, output: OutputItem) -> Entry | None:
         """Put a new item into the conversation, if it belongs there, and announce it."""
         if response.out_of_band:
-            response.announce(output, None)
+            response.announce(output)
             return None
         entry = Entry(output.item)
         self._core.conversation.insert(entry)
-        response.announce(output, self._core.conversation.previous_id(output.id))
+        response.announce(output)
         return entry
 
     # -- ending --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 from missing import missing
+
+hypothesis.settings.register_profile("duologue", deadline=None)  # a busy machine is no error
+hypothesis.settings.load_profile("duologue")
 
 EXTRA = ("soak", "gpu", "vllm")
 """Marks of tests that need time, a machine or an environment of their own: they run only when ``-m`` names them."""

@@ -246,7 +246,7 @@ class Callers:
         url = urlsplit(self._url)
         for _ in range(count):
             _, session = await asyncio.get_running_loop().create_connection(
-                lambda: Session(self, self._url, self._echo), url.hostname, url.port
+                lambda: Session(self, self._url, self._echo), url.hostname or "127.0.0.1", url.port or 0
             )
             self._sessions.append(session)
             async with asyncio.timeout(TIMEOUT_S):

@@ -135,12 +135,13 @@ async def run_gateway(options: GatewayOptions, on_phase: OnPhase = lambda text: 
         ):
             measured = await _measure(fleet, server.pid, options, expected, on_phase)
         echo = await _measure_echo(folder, options, on_phase) if options.echo else None
-    return GatewayReport(options.server_cores, options.client_cores, *measured, echo)
+    return GatewayReport(server_cores=options.server_cores, client_cores=options.client_cores, echo=echo, **measured)
 
 
 async def _measure(
     fleet: Fleet, pid: int, options: GatewayOptions, expected: list[Any], on_phase: OnPhase
-) -> tuple[Any, ...]:
+) -> dict[str, Any]:
+    """The fields of the report that come of the real server."""
     count = options.sessions
     await fleet.tell(Command(do="connect", count=8, decisions=expected))
     await fleet.tell(Command(do="hang_up", count=8))
@@ -166,7 +167,15 @@ async def _measure(
     memory = Memory(count, _kib(empty, idle, count), _kib(empty, streaming, count))
     idle_share = round((rested.loop_s + rested.other_s - idle.loop_s - idle.other_s) / (rested.at - idle.at), 4)
     steps, best = await _ramp(fleet, pid, options, both, on_phase) if options.ramp else ([], None)
-    return memory, idle_share, incoming, outgoing, both, steps, best
+    return {
+        "memory": memory,
+        "idle_cpu_share": idle_share,
+        "incoming": incoming,
+        "outgoing": outgoing,
+        "both": both,
+        "steps": steps,
+        "sessions_per_core": best,
+    }
 
 
 async def _ramp(

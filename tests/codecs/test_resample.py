@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, Quality, StreamResampler, resample
+from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
+from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, FrameResampler, Quality, StreamResampler, resample
 
 RATES = (8000, 16000, 24000, 48000)
 QUALITIES: tuple[Quality, ...] = ("QQ", "LQ", "HQ", "LOW_DELAY")
@@ -100,6 +101,30 @@ def test_low_delay_keeps_speech_and_folds_nothing_down(rate_in: int, rate_out: i
     assert level_db((passband - tone(rate_out, 1.0, 0.42 * rate_out))[800:-800]) < -60
     stopband = resample(tone(rate_in, 1.0, 0.51 * rate_out), rate_in, rate_out, "LOW_DELAY")
     assert level_db(stopband[800:-800]) < -70
+
+
+@pytest.mark.parametrize("rate_in", [8000, 24000, 48000])
+def test_frames_of_many_streams_in_one_pass_are_what_each_stream_gives_alone(rate_in: int) -> None:
+    frames = FrameResampler(rate_in, 16000, 512)
+    random = np.random.default_rng(0)
+    windows, expected = [], []
+    for _ in range(3):
+        pcm = float_to_pcm16(random.uniform(-1, 1, rate_in // 4).astype(np.float32))
+        padded = bytes(2 * frames.lead) + pcm
+        starts = range(0, len(padded) - 2 * frames.window + 1, 2 * frames.step)
+        windows += [padded[start : start + 2 * frames.window] for start in starts]
+        whole = resample(pcm16_to_float(pcm), rate_in, 16000, "LOW_DELAY")
+        expected += [whole[n * 512 : (n + 1) * 512] for n in range(len(starts))]
+    together = frames.convert(windows)
+    assert together.shape == (len(windows), 512)
+    np.testing.assert_allclose(together, np.array(expected), atol=2e-6)
+    alone = np.concatenate([frames.convert([window]) for window in windows])
+    assert np.array_equal(together, alone), "what else is in the pass makes no difference"
+
+
+def test_a_frame_that_is_no_whole_number_of_input_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="511 samples at 16000 Hz"):
+        FrameResampler(24000, 16000, 511)
 
 
 def test_wrong_input_is_named() -> None:

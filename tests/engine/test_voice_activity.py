@@ -15,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
+from duologue.codecs.resample import resample
 from duologue.engine.voice_activity import (
     CONTEXT,
     FRAME,
     MAX_PENDING,
+    SAMPLE_RATE,
     STATE,
     TICK_S,
     SileroModel,
@@ -94,6 +97,26 @@ async def probabilities(service: VoiceActivityService, samples: Samples, chunk: 
         await stream.wait_below(1)
     stream.close()
     return got
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("chunk_ms", [10, 20, 30, 85])
+async def test_sound_at_the_wire_rate_is_heard_alike_however_it_comes_in_pieces(
+    service_of: Any, silero: SileroModel, speech: Samples, chunk_ms: int
+) -> None:
+    service = await service_of(silero)
+    pcm = float_to_pcm16(resample(speech[: 4 * SAMPLE_RATE], SAMPLE_RATE, 24_000))
+    heard = await probabilities(service, resample(pcm16_to_float(pcm), 24_000, SAMPLE_RATE, "LOW_DELAY"))
+    got: list[float] = []
+    stream = service.open(got.append, 24_000)
+    for start in range(0, len(pcm), 48 * chunk_ms):
+        stream.feed_pcm(pcm[start : start + 48 * chunk_ms])
+        await stream.wait_below(MAX_PENDING)
+    async with asyncio.timeout(60):
+        await stream.wait_below(1)
+    stream.close()
+    assert len(got) in (len(heard), len(heard) - 1), "the last frame needs the filter's reach beyond it"
+    np.testing.assert_allclose(got, heard[: len(got)], atol=1e-3)
 
 
 # -- with the real model -----------------------------------------------------------------------------------------------

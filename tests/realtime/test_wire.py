@@ -92,7 +92,7 @@ def test_a_missing_or_unknown_type_says_which_exist(raw: dict[str, Any]) -> None
 def test_an_event_of_another_dialect_gets_a_typed_error(name: str) -> None:
     event = refused({"type": name})
     assert event.error.code == "invalid_event"
-    assert "dialect" in event.error.message
+    assert "It belongs to" in event.error.message
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_kept_pictures_are_bounded_the_oldest_goes_first(limits: Limits) -> None
 
 
 def test_pictures_take_room_in_the_context() -> None:
-    driver = Driver(takes_images=True, limits=Limits(context_tokens=1000))
+    driver = Driver(takes_images=True, limits=Limits(context_tokens=500))
     for item_id in ("a", "b"):
         show(driver, InputText(text=item_id), image(), item_id=item_id)
     driver.do(client.ResponseCreate())

@@ -251,3 +251,18 @@ def test_the_words_of_a_message_are_said_of_the_part_that_they_were_spoken_in(re
     driver.transcribe("Hello.", reason=reason)
     ended = driver.all(events.TranscriptionFailed) + driver.all(events.TranscriptionCompleted)  # type: ignore[operator]
     assert [event.content_index for event in ended] == [1]
+
+
+def test_o32_an_answer_refers_to_what_is_before_it_when_it_is_done() -> None:
+    """Found by the random driver: the item before an answer in progress may go, and another may come between."""
+    driver = Driver()
+    create(driver, user("a", "a"))
+    create(driver, user("b", "b"))
+    driver.do(client.ResponseCreate())
+    driver.write("One")
+    assert driver.last(events.ItemAdded).previous_item_id == "b"
+    driver.do(client.ItemDelete(item_id="b"))
+    create(driver, user("c", "c"), "a")
+    driver.speak(100)
+    driver.finish()
+    assert driver.last(events.ItemDone).previous_item_id == "c"

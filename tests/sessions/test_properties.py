@@ -125,6 +125,27 @@ class AnySession(RuleBasedStateMachine):
     def user_is_silent(self, ms: int) -> None:
         self.driver.say(silence(ms), chunk_ms=50)
 
+    @rule(ms=st.sampled_from([200, 700]), text=st.sampled_from(["hello", "hello", ""]))
+    def user_takes_a_turn(self, ms: int, text: str) -> None:
+        """What the rules above and below do in small steps, so that answers are common enough."""
+        self.driver.say(speech(ms), silence(700), chunk_ms=50)
+        while self.driver.pending(Transcribe):
+            self.driver.transcribe(text)
+
+    @precondition(lambda self: self._speaking())
+    @rule(count=st.integers(1, 3), ms=st.sampled_from([300, 1500]), data=st.data())
+    def answer_goes_on(self, count: int, ms: int, data: Any) -> None:
+        request_id = data.draw(st.sampled_from(self._speaking()))
+        self._write(request_id, count)
+        self._speak(request_id, count, ms)
+
+    def _speaking(self) -> list[str]:
+        """Open requests whose answer is to be spoken."""
+        payloads = (
+            (request_id, self.driver.requests[request_id].payload) for request_id in self.driver.pending(Converse)
+        )
+        return [name for name, payload in payloads if isinstance(payload, Converse) and "audio" in payload.modalities]
+
     @precondition(lambda self: self.driver.pending(Transcribe))
     @rule(text=st.sampled_from(["", "hello", "what is that"]), failed=st.booleans())
     def words_are_recognised(self, text: str, failed: bool) -> None:
@@ -133,19 +154,22 @@ class AnySession(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.pending(Converse))
     @rule(count=st.integers(1, 3), data=st.data())
     def model_writes(self, count: int, data: Any) -> None:
-        request_id = data.draw(st.sampled_from(self.driver.pending(Converse)))
+        self._write(data.draw(st.sampled_from(self.driver.pending(Converse))), count)
+
+    def _write(self, request_id: str, count: int) -> None:
         text = "".join(f" w{next(self.numbers)}" for _ in range(count))
         self.texts[request_id] += text
         self.driver.write(text, request_id, Usage(input_tokens=9, output_tokens=len(self.texts[request_id])))
 
-    @precondition(lambda self: self.driver.pending(Converse))
+    @precondition(lambda self: self._speaking())
     @rule(ms=st.sampled_from([20, 300, 1500]), count=st.integers(0, 3), data=st.data())
     def codec_speaks(self, ms: int, count: int, data: Any) -> None:
-        request_id = data.draw(st.sampled_from(self.driver.pending(Converse)))
-        payload = self.driver.requests[request_id].payload
-        if isinstance(payload, Converse) and "audio" in payload.modalities:
-            words = self._next_words(request_id, count, RATE * ms // 1000)
-            self.driver.do(EngineOutput(request_id, AudioDelta(pcm=speech(ms), words=words)))
+        self._speak(data.draw(st.sampled_from(self._speaking())), count, ms)
+
+    def _speak(self, request_id: str, count: int, ms: int) -> None:
+        words = self._next_words(request_id, count, RATE * ms // 1000)
+        usage = Usage(input_tokens=9, output_tokens=len(self.texts[request_id]))
+        self.driver.do(EngineOutput(request_id, AudioDelta(pcm=speech(ms), words=words), usage))
 
     def _next_words(self, request_id: str, count: int, samples: int) -> tuple[WordSpan, ...]:
         """The next words of an answer, spread over ``samples`` more of its sound."""
@@ -221,13 +245,9 @@ class AnySession(RuleBasedStateMachine):
         call = data.draw(st.sampled_from(self.driver.all(events.FunctionCallArgumentsDone)))
         self.driver.do(client.ItemCreate(item=FunctionCallOutputItem(call_id=call.call_id, output="done")))
 
-    @rule()
-    def commit(self) -> None:
-        self.driver.do(client.InputAudioCommit())
-
-    @rule()
-    def clear(self) -> None:
-        self.driver.do(client.InputAudioClear())
+    @rule(event=st.sampled_from([client.InputAudioCommit(), client.InputAudioClear()]))
+    def input_buffer(self, event: client.AnyClientEvent) -> None:
+        self.driver.do(event)
 
     @rule(
         item=st.sampled_from(ITEMS),
@@ -239,7 +259,7 @@ class AnySession(RuleBasedStateMachine):
         self.driver.do(client.ItemCreate(item=given, previous_item_id=previous))
 
     @precondition(lambda self: len(self.driver.machine.conversation))
-    @rule(what=st.sampled_from(["delete", "retrieve", "truncate", "truncate"]), ms=st.integers(0, 2000), data=st.data())
+    @rule(what=st.sampled_from(["delete", "retrieve", "truncate"]), ms=st.integers(0, 2000), data=st.data())
     def item_command(self, what: str, ms: int, data: Any) -> None:
         item_id = data.draw(st.sampled_from([*(entry.id for entry in self.driver.machine.conversation), "nobody"]))
         match what:
@@ -248,23 +268,28 @@ class AnySession(RuleBasedStateMachine):
             case "retrieve":
                 self.driver.do(client.ItemRetrieve(item_id=item_id))
             case "truncate":
-                sent = self.driver.machine._core.ledger.item(item_id).sent
-                if isinstance(
-                    self.driver.do(client.ItemTruncate(item_id=item_id, audio_end_ms=ms))[-1], events.ItemTruncated
-                ):
-                    self.cuts[item_id] = min(ms * RATE // 1000, sent)
+                self._truncate(item_id, ms)
 
-    @rule(detection=st.sampled_from(DETECTION))
-    def turn_detection(self, detection: dict[str, Any] | None) -> None:
-        self.driver.update({"audio": {"input": {"turn_detection": detection}}})
+    @precondition(lambda self: self.driver.machine._core.ledger._items)
+    @rule(ms=st.integers(0, 2000), data=st.data(), then=st.booleans())
+    def truncate_what_was_spoken(self, ms: int, data: Any, then: bool) -> None:
+        self._truncate(data.draw(st.sampled_from(sorted(self.driver.machine._core.ledger._items))), ms)
+        if then:
+            self.driver.do(client.ResponseCreate())
+            self._check_prompts(whole=True)
 
-    @rule(patch=st.sampled_from(PATCHES))
-    def session_update(self, patch: dict[str, Any]) -> None:
-        self.driver.update(patch)
+    def _truncate(self, item_id: str, ms: int) -> None:
+        sent = self.driver.machine._core.ledger.item(item_id).sent
+        done = self.driver.do(client.ItemTruncate(item_id=item_id, audio_end_ms=ms))
+        if isinstance(done[-1], events.ItemTruncated):
+            self.cuts[item_id] = min(ms * RATE // 1000, sent)
 
-    @rule()
-    def nonsense(self) -> None:
-        self.driver.do(client.InvalidEvent(error=ProtocolError("invalid_event", "No such event.", "type")))
+    @rule(patch=st.sampled_from([*PATCHES, *({"audio": {"input": {"turn_detection": d}}} for d in DETECTION), None]))
+    def session_update(self, patch: dict[str, Any] | None) -> None:
+        if patch is None:
+            self.driver.do(client.InvalidEvent(error=ProtocolError("invalid_event", "No such event.", "type")))
+        else:
+            self.driver.update(patch)
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 

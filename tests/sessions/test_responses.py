@@ -8,6 +8,7 @@ from session_driver import Driver, silence, speech
 from duologue.engine.requests import Converse, Usage
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
+from duologue.sessions.config import Limits
 from duologue.sessions.items import InputText, MessageItem
 
 AUDIO_SEQUENCE = [
@@ -271,3 +272,30 @@ def test_a_response_that_is_broken_off_says_what_it_has_used(speculate: bool, ho
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 9, 29)
     assert usage.input_token_details.cached_tokens == 12
+
+
+def test_fc_063_a_response_waits_until_the_user_is_silent_where_that_is_the_option() -> None:
+    driver = Driver(limits=Limits(wait_for_silence_s=10))
+    driver.say(speech(600))
+    assert not driver.do(client.ResponseCreate(response={"metadata": {"asked": "by hand"}}))
+    (refused,) = driver.do(client.ResponseCreate(event_id="second"))
+    assert isinstance(refused, events.ErrorEvent)
+    assert (refused.error.code, refused.error.event_id) == ("conversation_already_has_active_response", "second")
+    driver.do(client.ResponseCreate(response={"conversation": "none"}))
+    assert driver.last(events.ResponseCreated).response.conversation_id is None
+    driver.say(silence(800))
+    driver.transcribe("Hello.")
+    made = [event.response for event in driver.all(events.ResponseCreated) if event.response.conversation_id]
+    assert [response.metadata for response in made] == [{"asked": "by hand"}]
+    assert driver.context()[-1] == ("user", "Hello.")
+
+
+@pytest.mark.parametrize("how", ["time", "clear"])
+def test_fc_063_it_does_not_wait_for_ever(how: str) -> None:
+    driver = Driver(limits=Limits(wait_for_silence_s=2))
+    driver.say(speech(600))
+    driver.do(client.ResponseCreate())
+    driver.wait(1.9)
+    assert not driver.all(events.ResponseCreated)
+    driver.wait(0.2) if how == "time" else driver.do(client.InputAudioClear())
+    assert len(driver.all(events.ResponseCreated)) == 1

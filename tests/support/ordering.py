@@ -111,6 +111,8 @@ def _list_rebuilds(trace: Trace) -> Iterator[str]:
         previous = event.get("previous_item_id")
         if kind in _PLACED and previous is not None and previous not in items:
             yield f"{kind}({item_id}) refers to {previous}, which is not there"
+        elif kind == "conversation.item.done" and item_id in items and previous != _before(items, item_id):
+            yield f"{kind}({item_id}) refers to {previous}, but {_before(items, item_id)} is before it"
         elif kind == "conversation.item.added":
             if item_id in items:
                 yield f"{item_id} was added twice"
@@ -120,6 +122,11 @@ def _list_rebuilds(trace: Trace) -> Iterator[str]:
             yield f"{kind} of {item_id}, which is not there"
         elif kind == "conversation.item.deleted":
             items.remove(item_id)
+
+
+def _before(items: list[str], item_id: str) -> str | None:
+    index = items.index(item_id)
+    return items[index - 1] if index else None
 
 
 _PLACED = ("conversation.item.added", "conversation.item.done", "input_audio_buffer.committed")

@@ -237,7 +237,8 @@ class _Chunks:
         """Hand on what is in a chunk. False: enough."""
         if chunk.usage is not None:
             details = chunk.usage.prompt_tokens_details
-            self._answer.read(chunk.usage.prompt_tokens, (details.cached_tokens or 0) if details else 0)
+            cached, pictures = (details.cached_tokens, details.image_tokens) if details else (0, 0)
+            self._answer.read(chunk.usage.prompt_tokens, cached or 0, pictures or 0)
             self._answer.counted(chunk.usage.completion_tokens)
         for choice in chunk.choices:
             if choice.delta is None:

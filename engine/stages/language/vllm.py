@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
 _SLICE_CPU: Final = 64
+_BLOCK_CPU: Final = 32
+"""Whole blocks are cached; vLLM's default on a CPU is 128 tokens, more than many turns have."""
 _SLICE_ACCELERATOR: Final = 512
 """On an accelerator a step over so many tokens takes about as long as one over 64: reading the weights takes longer."""
 _LEAST_BUDGET: Final = 32
@@ -104,8 +106,10 @@ class VllmLanguageModel(AsyncBackend):
             "enable_prefix_caching": True,
             "enable_chunked_prefill": True,
             "long_prefill_token_threshold": size,
-            **self._vllm_args,
         }
+        if current_platform.is_cpu():
+            arguments["block_size"] = _BLOCK_CPU
+        arguments |= self._vllm_args
         try:
             engine_args = AsyncEngineArgs(**arguments)
         except TypeError as error:

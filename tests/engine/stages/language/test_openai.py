@@ -142,7 +142,7 @@ HELLO = [chunk({"role": "assistant", "content": "Hello."}), chunk({}, "stop"), D
 class Scripted(http.server.ThreadingHTTPServer):
     """Answers each request by the next item of ``script``: a status, or the chunks of a stream."""
 
-    daemon_threads = True
+    daemon_threads = False  # waited for when the server closes
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -288,7 +288,7 @@ def test_calls_come_in_fragments_and_side_by_side(server: Scripted, stage_at: St
         return chunk({"tool_calls": [{"index": index, **head, "function": {"name": name, "arguments": arguments}}]})
 
     usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
-    details = {"prompt_tokens_details": {"cached_tokens": 8}}
+    details = {"prompt_tokens_details": {"cached_tokens": 8, "image_tokens": 5}}
     server.script = [
         [
             chunk({"role": "assistant", "content": None}),
@@ -311,7 +311,7 @@ def test_calls_come_in_fragments_and_side_by_side(server: Scripted, stage_at: St
     assert "".join(a for i, _, a in calls if i == "0") == '{"city":1}'
     assert "".join(a for i, _, a in calls if i == "1") == '{"a":2}'
     assert {(i, n) for i, n, _ in calls} == {("0", "weather"), ("1", "other")}
-    assert usage_of(pieces) == Usage(input_tokens=9, cached_tokens=8, output_tokens=4)
+    assert usage_of(pieces) == Usage(input_tokens=9, cached_tokens=8, image_input_tokens=5, output_tokens=4)
     (sent,) = server.requests
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
     assert (sent["parallel_tool_calls"], sent["stream_options"]) == (False, {"include_usage": True})

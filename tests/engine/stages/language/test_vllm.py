@@ -70,7 +70,7 @@ def stage(folder: str) -> Iterator[VllmLanguageModel]:
         max_num_seqs=4,
         context_tokens=1024,
         sampling={"temperature": 0.0},
-        vllm_args={"enforce_eager": True, "block_size": 32, "gpu_memory_utilization": 0.2},
+        vllm_args={"enforce_eager": True, "gpu_memory_utilization": 0.2},
     )
     made.load()
     made.warm_up()
@@ -165,7 +165,7 @@ def test_vllms_own_server_is_an_endpoint_like_any_other(
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--served-model-name", "smollm2", "--max-model-len", "1024", "--enforce-eager"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--api-key", "secret"]
-    command += ["--enable-prompt-tokens-details", "--gpu-memory-utilization", "0.2"]
+    command += ["--enable-prompt-tokens-details", "--gpu-memory-utilization", "0.2", "--block-size", "32"]
     log = tmp_path / "server.log"
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
         try:
@@ -190,7 +190,7 @@ def test_vllms_own_server_is_an_endpoint_like_any_other(
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     pause = threading.Event()
-    for _ in range(600):
+    for _ in range(1800):
         assert server.poll() is None, log.read_text()[-2000:]
         try:
             with urllib.request.urlopen(url, timeout=5):
