@@ -24,7 +24,7 @@ from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_de
 from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
-from duologue.realtime import logs
+from duologue.realtime import logs, mcp_client
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import EdgeSettings, Gateway
@@ -101,7 +101,8 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
             return
         # Only now: what a model can do may be written in files that have just been fetched.
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
-        manager = SessionManager(engine, settings)
+        tool_servers = mcp_client.McpServers if mcp_client.installed() else None
+        manager = SessionManager(engine, settings, tool_servers=tool_servers)
         gateway.open(manager)
         _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
         await stop.wait()

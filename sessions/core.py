@@ -17,7 +17,15 @@ from duologue.sessions.conversation import Conversation, Entry, Recording, check
 from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
-from duologue.sessions.items import Content, FunctionCallItem, InputAudio, InputImage, Item, MessageItem
+from duologue.sessions.items import (
+    Content,
+    FunctionCallItem,
+    InputAudio,
+    InputImage,
+    Item,
+    McpApprovalResponseItem,
+    MessageItem,
+)
 from duologue.sessions.mcp.catalogue import ToolCatalogue
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.playout import PlayoutLedger
@@ -110,7 +118,9 @@ class SessionCore:
         """An entry for a client's item, in no conversation yet; its sound goes into a recording and leaves the wire's
         view. Raises ``ProtocolError`` that names a field below ``where``."""
         checked = checked_for_create(item, where, takes_images=self.context.takes_images)
-        item = replace(checked, status="completed")
+        item = (
+            _decision(checked) if isinstance(checked, McpApprovalResponseItem) else replace(checked, status="completed")
+        )
         if item.id is UNSET:
             item = replace(item, id=self.context.ids("item"))
         if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
@@ -147,6 +157,11 @@ class SessionCore:
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+def _decision(item: McpApprovalResponseItem) -> McpApprovalResponseItem:
+    """Items of MCP have no status, and no key is null."""
+    return replace(item, status=UNSET, reason=UNSET if item.reason is None else item.reason)
 
 
 def _without_picture(part: Content) -> Content:

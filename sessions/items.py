@@ -128,7 +128,7 @@ class McpApprovalRequestItem(ItemBase, frozen=True, tag="mcp_approval_request"):
 class McpApprovalResponseItem(ItemBase, frozen=True, tag="mcp_approval_response"):
     approval_request_id: str
     approve: bool
-    reason: str | None = None
+    reason: str | UnsetType | None = UNSET
 
 
 McpItem = McpListToolsItem | McpCallItem | McpApprovalRequestItem | McpApprovalResponseItem

@@ -110,7 +110,7 @@ def _remote_results(items: Iterable[Item]) -> dict[str, str]:
     for request, decision in decisions.items():
         results.pop(request, None)
         if not decision.approve:
-            results[request] = f"{REFUSED} {decision.reason or ''}".strip()
+            results[request] = f"{REFUSED} {'' if decision.reason is UNSET else decision.reason or ''}".strip()
     return results
 
 

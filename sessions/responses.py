@@ -17,6 +17,7 @@ from duologue.engine.requests import (
     Finished,
     TextDelta,
     ToolCallDelta,
+    ToolChoice,
 )
 from duologue.sessions import server_events as events
 from duologue.sessions.config import ResponseOverrides
@@ -315,7 +316,8 @@ class Responses:
         if context is not None or response.out_of_band:
             asked = tuple(self._core.conversation) if context is None else context
             context = (*asked, *map(self._entry_of, response.outputs))
-        choice = "none" if settings.tool_choice == "none" else "auto"  # what had to be called has been called
+        # What had to be called has been called: from now on the model may stop.
+        choice: ToolChoice = "none" if settings.tool_choice == "none" else "auto"
         try:
             self._begin(replace(settings, context=context, tool_choice=choice, tool_round=settings.tool_round + 1), now)
         except ProtocolError as error:

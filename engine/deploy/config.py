@@ -149,6 +149,8 @@ class DeployConfig(Shape, frozen=True):
     """What a session may do; the names are those of the session core's limits, which checks them."""
     prompts: dict[str, dict[str, Any]] = {}
     """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
+    mcp: dict[str, Any] = {}
+    """The MCP servers that sessions may have called; its shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
     source: str = ""
