@@ -140,6 +140,7 @@ def picture(colour: tuple[int, int, int], kind: str = "PNG") -> bytes:
 
 
 def _saved(folder: Path, model: Any, reader: Any) -> Path:
+    transformers.utils.logging.disable_progress_bar()  # its monitor is a thread that stays
     model.save_pretrained(folder)
     reader.save_pretrained(folder)
     return folder

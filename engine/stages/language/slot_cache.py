@@ -15,6 +15,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 _FIRST_LENGTH: Final = 256
 """Tokens that the slots have room for at first; doubled as needed."""
+_ALIGNED: Final = 16
+"""What the rows look at is rounded up to so many tokens, or kernels for accelerators would copy the mask in each layer
+to align it. Divides the first length."""
 ATTENTION: Final = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -30,6 +33,8 @@ class Plan:
         """``[batch, queries]``: where in its slot each token goes."""
         self.length = 0
         """Tokens that the longest row looks at."""
+        self.width = 0
+        """The same rounded up; the mask hides the rest."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -55,13 +60,13 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         plan = self._plan
-        while plan.length > self.keys.shape[2]:
+        while plan.width > self.keys.shape[2]:
             self.keys, self.values = _doubled(self.keys), _doubled(self.values)
         where = (plan.rows[:, None], slice(None), plan.positions)
         self.keys[where] = key_states.transpose(1, 2)
         self.values[where] = value_states.transpose(1, 2)
         rows = plan.rows if plan.span is None else plan.span
-        return self.keys[rows, :, : plan.length], self.values[rows, :, : plan.length]
+        return self.keys[rows, :, : plan.width], self.values[rows, :, : plan.width]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """The first tokens of one slot become those of another."""
@@ -71,7 +76,7 @@ class SlotLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset; not used, since masks are made here."""
-        return self._plan.length, 0
+        return self._plan.width, 0
 
     def get_seq_length(self) -> int:
         """Tokens before those of this pass, of the longest row."""
@@ -101,7 +106,7 @@ class SlotCache(Cache):
     def prepare(self, rows: Sequence[int], starts: Sequence[int], queries: int) -> tuple[torch.Tensor, Any]:
         """Set the plan for a pass over ``queries`` tokens in each of ``rows``, from position ``starts`` on.
 
-        Returns the positions ``[batch, queries]`` and the attention mask ``[batch, 1, queries, tokens]``, added to the
+        Returns the positions ``[batch, queries]`` and the attention mask ``[batch, 1, queries, width]``, added to the
         scores; for models with two kinds of layers one mask for each.
         """
         starts_tensor = torch.tensor(starts, device=self._device)
@@ -112,7 +117,8 @@ class SlotCache(Cache):
         plan.span = slice(rows[0], last) if list(rows) == list(range(rows[0], last)) else None
         plan.positions = positions
         plan.length = max(starts) + queries
-        distance = positions[:, :, None] - torch.arange(plan.length, device=self._device)
+        plan.width = -(-plan.length // _ALIGNED) * _ALIGNED
+        distance = positions[:, :, None] - torch.arange(plan.width, device=self._device)
         seen = distance >= 0
         if self._window is None:
             return positions, self._mask(seen)
