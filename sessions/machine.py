@@ -34,6 +34,7 @@ from duologue.sessions.effects import (
     EngineOutput,
     HangUp,
     Input,
+    MoreAudio,
     Shutdown,
     Tick,
     VoiceActivity,
@@ -109,6 +110,8 @@ class ConversationMachine:
         match event:
             case client.InputAudioAppend(audio=audio):
                 self._listening.append(audio)
+            case MoreAudio(audio=audio, offset=offset):
+                self._listening.take(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
