@@ -9,22 +9,26 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from duologue.engine.autoscale import Autoscaler
 from duologue.engine.checkpoints import served_name
 from duologue.engine.chunking import HandOver
-from duologue.engine.connectors.options import SharedMemoryOptions
+from duologue.engine.connectors.options import OPTIONS, RayOptions, SharedMemoryOptions
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments, sweep_dead_runs
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.deploy import DeployConfig, DeployError, StageDeploy, current_platform
+from duologue.engine.deploy import DeployConfig, DeployError, Resources, StageDeploy, current_platform
 from duologue.engine.deploy.devices import visible_devices
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
-from duologue.engine.executors.process import ProcessReplica, WorkerError, WorkerSpec
+from duologue.engine.executors.process import ProcessReplica, WorkerSpec
+from duologue.engine.executors.ray_cluster import RayCluster
+from duologue.engine.executors.ray_replica import RayReplica, RaySpec
+from duologue.engine.executors.remote import RemoteReplica, WorkerError
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
 from duologue.engine.pipeline import (
@@ -43,6 +47,7 @@ from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivit
 logger = logging.getLogger(__name__)
 
 StageState = Literal["waiting", "loading", "warming_up", "ready", "stalled", "restarting", "failed"]
+T = TypeVar("T")
 VOICE_ACTIVITY = "voice_activity"
 
 __all__ = ["Engine", "EngineHealth", "RequestRefused", "ServedNames", "StageProgress", "StageState"]
@@ -109,7 +114,10 @@ class Engine:
         self._states[VOICE_ACTIVITY] = "waiting"
         self._replicas: dict[int, list[Replica]] = {}
         self._segments = Segments()
+        self._types = PieceTypes()
+        self._ray = RayCluster(deploy.ray, self._source)
         self._orchestrator: Orchestrator | None = None
+        self._scalers: list[Autoscaler] = []
         for kind in ("models", "voices", "transcription_models"):
             try:
                 self.served_names().table(kind, getattr(deploy.aliases, kind))
@@ -144,15 +152,20 @@ class Engine:
             {s.stage_id: s.replica_policy for s in self.deploy.stages if s.replica_policy},
         )
         self._orchestrator.start()
+        self._scale(self._orchestrator)
 
     async def close(self) -> None:
         """Abort what runs, stop the workers, free the models. Idempotent."""
         orchestrator, self._orchestrator = self._orchestrator, None
+        scalers, self._scalers = self._scalers, []
+        for scaler in scalers:
+            await scaler.close()
         replicas, self._replicas = self._all_replicas(), {}
         self._states = dict.fromkeys(self._states, "waiting")
         if orchestrator is not None:
             await orchestrator.close()
         await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
+        await self._ray.close()
         self._segments.sweep_run()
 
     # -- work ----------------------------------------------------------------------------------------------------------
@@ -191,7 +204,7 @@ class Engine:
         for config in self.pipeline.stages:
             replicas = self._replicas.get(config.stage_id, [])
             if states[config.name] == "ready" and not any(replica.live for replica in replicas):
-                restarting = any(isinstance(r, ProcessReplica) and r.state == "restarting" for r in replicas)
+                restarting = any(isinstance(r, RemoteReplica) and r.state == "restarting" for r in replicas)
                 states[config.name] = "restarting" if restarting else "failed"
         if self._orchestrator is not None:
             states |= dict.fromkeys(self._orchestrator.stalled_stages(), "stalled")
@@ -245,7 +258,7 @@ class Engine:
 
         def inline_env(config: StageConfig) -> Mapping[str, str | int | float]:
             placed = self.deploy.stage(config.stage_id)
-            return {} if placed.executor == "process" else placed.env
+            return placed.env if placed.executor in (None, "inline") else {}
 
         async def bring_up_stage(config: StageConfig) -> None:
             replicas = self._replicas[config.stage_id]
@@ -265,6 +278,40 @@ class Engine:
                 group.create_task(bring_up(VOICE_ACTIVITY, [("loading", self.voice_activity.start)]))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    def _scale(self, orchestrator: Orchestrator) -> None:
+        """Let the stages grow and shrink that the deploy file says it of."""
+        for config in self.pipeline.stages:
+            if bounds := self.deploy.stage(config.stage_id).autoscale:
+                replicas = self._replicas[config.stage_id]
+                start, end = self._start_one_more(config), self._end_one
+                self._scalers.append(Autoscaler(config.stage_id, bounds, replicas, orchestrator, start, end))
+        if self._scalers:
+            orchestrator.on_load = self._look_at_load
+
+    def _look_at_load(self) -> None:
+        for scaler in self._scalers:
+            scaler.look()
+
+    def _start_one_more(self, config: StageConfig) -> Callable[[int], Awaitable[Replica]]:
+        async def start(index: int) -> Replica:
+            replica = self._new_replica(config, index)
+            self._replicas[config.stage_id].append(replica)
+            try:
+                await replica.load()
+                await replica.warm_up()
+            except BaseException:
+                await self._end_one(replica)
+                raise
+            return replica
+
+        return start
+
+    async def _end_one(self, replica: Replica) -> None:
+        await replica.close()  # cut short, it is closed again with the rest
+        for replicas in self._replicas.values():
+            if replica in replicas:
+                replicas.remove(replica)
 
     def check_arguments(self) -> None:
         """Compare ``engine_args`` with what the stages' classes take; loads nothing. Raises :class:`DeployError`.
@@ -286,32 +333,53 @@ class Engine:
 
     def _place(self) -> None:
         """Make every replica in the executor that the deploy file names."""
-        processes = [s for s in self.pipeline.stages if self.deploy.stage(s.stage_id).executor == "process"]
-        types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits)) if processes else None
+        self._types = PieceTypes(dict.fromkeys(name for s in self.pipeline.stages for name in s.emits))
         self._segments = Segments()
         if swept := sweep_dead_runs(self._segments.folder):
             logger.info("Freed %d segments of shared memory that a gateway before had left", swept)
         for config in self.pipeline.stages:
-            placed = self.deploy.stage(config.stage_id)
-            build = self._build(config, placed)
-            replicas: list[Replica] = self._replicas.setdefault(config.stage_id, [])
-            for index in range(placed.replicas or 1):
-                if config in processes and types is not None:
-                    options = self._shared_memory(placed)
-                    self._segments.check_room(options.min_free_bytes)
-                    connector = SharedMemoryConnector(types, self._segments, options.threshold_bytes)
-                    devices = visible_devices(placed, index, current_platform(), build.where)
-                    env = placed.env | devices
-                    spec = WorkerSpec(build, self._size(config), env, self.deploy.stage_init_timeout_s)
-                    replicas.append(ProcessReplica(config.name, spec, connector, index))
-                else:
-                    replicas.append(InlineReplica(config.name, build, self._size(config), index))
+            count = self.deploy.stage(config.stage_id).first_replicas
+            self._replicas[config.stage_id] = [self._new_replica(config, index) for index in range(count)]
+
+    def _new_replica(self, config: StageConfig, index: int) -> Replica:
+        placed = self.deploy.stage(config.stage_id)
+        build, slots, timeout_s = self._build(config, placed), self._size(config), self.deploy.stage_init_timeout_s
+        match placed.executor:
+            case "process":
+                self._segments.check_room(self._shared_memory(placed).min_free_bytes)
+                devices = visible_devices(placed, index, current_platform(), build.where)
+                spec = WorkerSpec(build, slots, placed.env | devices, timeout_s)
+                return ProcessReplica(config.name, spec, self._local(placed), index)
+            case "ray":
+                ray_spec = RaySpec(
+                    build=build,
+                    types=self._types,
+                    threshold_bytes=self._options(placed, RayOptions).threshold_bytes,
+                    slots=slots,
+                    final=config.final_output,
+                    resources=placed.resources or Resources(),
+                    num_gpus=len(placed.devices or ()) / placed.most_replicas,
+                    env=placed.env,
+                    start_timeout_s=timeout_s,
+                )
+                takers = [s.stage_id for s in self.pipeline.stages if config.stage_id in s.input_sources]
+                by_process = any(self.deploy.stage(i).executor == "process" for i in takers)
+                return RayReplica(config.name, ray_spec, self._ray, index, self._local(placed) if by_process else None)
+        return InlineReplica(config.name, build, slots, index)
+
+    def _local(self, placed: StageDeploy) -> SharedMemoryConnector:
+        return SharedMemoryConnector(self._types, self._segments, self._shared_memory(placed).threshold_bytes)
 
     def _shared_memory(self, placed: StageDeploy) -> SharedMemoryOptions:
-        """The options of the connector that the stage's output is sent over; edges without one have the defaults."""
+        return self._options(placed, SharedMemoryOptions)
+
+    def _options(self, placed: StageDeploy, kind: type[T]) -> T:
+        """The options of the connector that the stage's output is sent over, if it is of that kind, else defaults."""
         for name in placed.output_connectors.values():
-            return msgspec.convert(self.deploy.connectors[name].extra, SharedMemoryOptions)
-        return SharedMemoryOptions()
+            connector = self.deploy.connectors[name]
+            if OPTIONS[connector.name] is kind:
+                return msgspec.convert(connector.extra, kind)
+        return kind()
 
     def _build(self, config: StageConfig, placed: StageDeploy) -> StageBuild:
         """The stage's class with ``engine_args`` and ``sampling``, and its model and size if it asks."""

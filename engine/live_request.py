@@ -314,7 +314,10 @@ class LiveRequest:
 
     def _close_meter(self) -> None:
         if self._read_out and not self._unreleased:
-            self._meter.close(self.stream.trace)
+            try:
+                self._meter.close(self.stream.trace)
+            except Exception:
+                logger.exception("Request %s could not be written down", self._id)
 
     def _hand_over(self, edge: _Edge, piece: Any, now: float) -> None:
         edge.outstanding += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from duologue.engine import metrics
 from duologue.engine.executors.base import Message, Replica
@@ -44,6 +44,8 @@ class Orchestrator:
         self._runs: dict[str, LiveRequest] = {}
         self._readers: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
+        self.on_load: Callable[[], None] = lambda: None
+        """Called when a request was opened, and when one was released by every stage."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._lag = LoopLag()
@@ -99,6 +101,7 @@ class Orchestrator:
         self._idle.clear()
         self._lag.start()
         run.start(more_input)
+        self.on_load()
         return run.stream
 
     @property
@@ -142,6 +145,7 @@ class Orchestrator:
         if not self._runs:
             self._idle.set()
             self._lag.stop()
+        self.on_load()
 
     def _start_reader(self, stage_id: int, replica: Replica) -> None:
         name = f"reader {replica.stage} {replica.index}"

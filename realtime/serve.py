@@ -26,7 +26,7 @@ from duologue.engine.engine import Engine
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
-from duologue.realtime import logs
+from duologue.realtime import logs, mcp_client
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import EdgeSettings, Gateway
@@ -104,7 +104,9 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         # Only now: what a model can do may be written in files that have just been fetched.
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
         make_suppressor = await run_in_thread(load_noise_suppression, "noise-suppression-load")
-        manager = SessionManager(engine, replace(settings, make_suppressor=make_suppressor))
+        settings = replace(settings, make_suppressor=make_suppressor)
+        tool_servers = mcp_client.McpServers if mcp_client.installed() else None
+        manager = SessionManager(engine, settings, tool_servers=tool_servers)
         gateway.open(manager)
         _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
         await stop.wait()

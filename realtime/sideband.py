@@ -26,6 +26,7 @@ from duologue.realtime.websocket import (
 )
 from duologue.sessions.actor import DirectTransport, Inlet, SessionHandle, Transport
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.config import shown
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.outbox import Outbox
 from duologue.sessions.server_events import ErrorEvent, ServerEvent, SessionCreated
@@ -157,7 +158,7 @@ class SharedTransport:
         self.deliver_to(None)
         number, sideband = self._joined, Sideband(transport, self._bounds)
         self._sidebands[number] = sideband
-        sideband.push(SessionCreated(event_id=edge_event_id(), session=handle.session))
+        sideband.push(SessionCreated(event_id=edge_event_id(), session=shown(handle.session)))
         try:
             await sideband.run(self, handle)
         finally:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NoReturn, Protocol, runtime_checkable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import AbortReason, EngineRequest, Finished
@@ -21,8 +21,10 @@ from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
+    AbandonCall,
     AbortRequest,
     AudioSent,
+    CallTool,
     CloseSession,
     DropAudio,
     Effect,
@@ -31,13 +33,18 @@ from duologue.sessions.effects import (
     GoOn,
     HangUp,
     Input,
+    ListTools,
+    McpEndpoint,
     OpenRequest,
     Send,
     Shutdown,
     StopVoiceActivity,
     Tick,
+    ToolAnswered,
+    ToolsListed,
     VoiceActivity,
 )
+from duologue.sessions.items import McpError, McpTool
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
@@ -76,6 +83,19 @@ class Machine(Protocol):
     def start(self) -> list[Effect]: ...
 
     def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
+class ToolServers(Protocol):
+    """The MCP servers of one session, connected to as they are needed. Used by one event loop."""
+
+    async def list_tools(self, server: McpEndpoint) -> tuple[McpTool, ...] | None:
+        """What a server offers; None if it cannot be had."""
+
+    async def call(self, server: McpEndpoint, name: str, arguments: str) -> str | McpError:
+        """The text of a tool's result, or why there is none. ``arguments``: a JSON object."""
+
+    async def close(self) -> None:
+        """Disconnect from all servers."""
 
 
 class SessionHandle(Protocol):
@@ -165,6 +185,7 @@ class SessionActor:
         clock: Callable[[], float],
         output_buffer_bytes: int,
         on_requests_changed: Callable[[int], None] = lambda change: None,
+        tool_servers: ToolServers | None = None,
     ) -> None:
         self._machine = machine
         self._engine = engine
@@ -189,6 +210,8 @@ class SessionActor:
         self._closing: CloseSession | None = None
         self._client_gone = False
         self._streams: dict[str, Stream] = {}
+        self._tool_servers = tool_servers
+        self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
         self._unfed: deque[bytes] = deque()
@@ -212,6 +235,8 @@ class SessionActor:
             pass
         finally:
             self._release()
+            if self._tool_servers is not None:
+                await self._tool_servers.close()
 
     def shut_down(self) -> None:
         """Ask the session to finish its answer and close."""
@@ -340,6 +365,13 @@ class SessionActor:
                     self._open(request)
                 case AbortRequest(request_id=request_id, reason=reason):
                     self._abort(request_id, reason)
+                case ListTools(item_id=item_id, server=server):
+                    self._begin_tool_call(item_id, self._list_tools(item_id, server))
+                case CallTool(item_id=item_id):
+                    self._begin_tool_call(item_id, self._call_tool(effect))
+                case AbandonCall(item_id=item_id):
+                    if (call := self._tool_calls.pop(item_id, None)) is not None:
+                        call.cancel()
                 case CloseSession():
                     self._closing = effect
 
@@ -363,6 +395,21 @@ class SessionActor:
         if stream is not None:
             self._on_requests_changed(-1)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
+
+    def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:
+        assert self._tasks is not None
+        task = self._tasks.create_task(call, name=f"session-tool-{item_id}")
+        self._tool_calls[item_id] = task
+        task.add_done_callback(lambda _: self._tool_calls.pop(item_id, None))
+
+    async def _list_tools(self, item_id: str, server: McpEndpoint) -> None:
+        assert self._tool_servers is not None  # no policy lets a session name a server without them
+        await self._mailbox.put(ToolsListed(item_id, await self._tool_servers.list_tools(server)))
+
+    async def _call_tool(self, call: CallTool) -> None:
+        assert self._tool_servers is not None
+        result = await self._tool_servers.call(call.server, call.name, call.arguments)
+        await self._mailbox.put(ToolAnswered(call.item_id, result))
 
     def _feed(self, effect: FeedVoiceActivity) -> None:
         if self._voice_activity is None or effect.stream != self._voice_stream:

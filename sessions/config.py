@@ -115,11 +115,49 @@ class FunctionTool(Shape, frozen=True, tag_field="type", tag="function"):
     parameters: dict[str, Any] = {}
 
 
+class ToolFilter(Shape, frozen=True):
+    """Tools of an MCP server: those that are named, those that only read, or those for which both hold."""
+
+    tool_names: tuple[str, ...] | UnsetType = UNSET
+    read_only: bool | UnsetType = UNSET
+
+
+class ApprovalFilter(Shape, frozen=True):
+    always: ToolFilter | UnsetType = UNSET
+    never: ToolFilter | UnsetType = UNSET
+
+
+class McpServer(Shape, frozen=True, tag_field="type", tag="mcp"):
+    """An MCP server whose tools this server calls by itself (:mod:`duologue.sessions.mcp`)."""
+
+    server_label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    server_url: str | UnsetType = UNSET
+    connector_id: str | UnsetType = UNSET
+    tunnel_id: str | UnsetType = UNSET
+    server_description: str | UnsetType = UNSET
+    authorization: str | UnsetType | None = UNSET
+    headers: dict[str, str] | UnsetType | None = UNSET
+    allowed_tools: tuple[str, ...] | ToolFilter | UnsetType | None = UNSET
+    require_approval: Literal["always", "never"] | ApprovalFilter | UnsetType | None = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType | None = UNSET
+    defer_loading: bool | UnsetType | None = UNSET
+
+
+ToolSetting = FunctionTool | McpServer
+
+
 class ToolChoiceFunction(Shape, frozen=True, tag_field="type", tag="function"):
     name: str
 
 
-ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction
+class ToolChoiceMcp(Shape, frozen=True, tag_field="type", tag="mcp"):
+    """Any tool of an MCP server, or one."""
+
+    server_label: str
+    name: str | UnsetType | None = UNSET
+
+
+ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction | ToolChoiceMcp
 
 
 class StoredPrompt(Shape, frozen=True):
@@ -173,7 +211,7 @@ class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
     parallel_tool_calls: bool | UnsetType = UNSET
     prompt: StoredPrompt | None = None
     reasoning: Reasoning | UnsetType = UNSET
-    tools: tuple[FunctionTool, ...] = ()
+    tools: tuple[ToolSetting, ...] = ()
     tool_choice: ToolChoiceSetting = "auto"
     tracing: Literal["auto"] | Tracing | None = None
     truncation: Truncation = "auto"
@@ -209,8 +247,20 @@ class TranscriptionSession(Shape, frozen=True, tag_field="type", tag="transcript
 
 
 AnySession = RealtimeSession | TranscriptionSession
+S = TypeVar("S", bound=AnySession)
 
 READ_ONLY = ("id", "object", "expires_at")
+
+
+def shown(session: S) -> S:
+    """``session`` as clients may see it: without what opens the MCP servers, since a session can have observers."""
+    if not isinstance(session, RealtimeSession) or not any(isinstance(tool, McpServer) for tool in session.tools):
+        return session
+    tools = (
+        replace(tool, authorization=UNSET, headers=UNSET) if isinstance(tool, McpServer) else tool
+        for tool in session.tools
+    )
+    return replace(session, tools=tuple(tools))
 
 
 class Limits(Shape, frozen=True):
@@ -237,6 +287,8 @@ class Limits(Shape, frozen=True):
     max_tools: int = 128
     max_tools_bytes: int = 256 * 1024
     """All tools of a session or response together, as JSON."""
+    max_tool_rounds: Annotated[int, msgspec.Meta(ge=0)] = 8
+    """Answers in a row that the results of MCP calls bring about without the user."""
     max_parallel_responses: int = 8
     """Out-of-band responses in progress at the same time."""
     context_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -290,9 +342,6 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         )
         merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
     return merged
-
-
-S = TypeVar("S", bound=AnySession)
 
 
 def merged(session: S, patch: dict[str, Any]) -> S:
@@ -358,7 +407,7 @@ class ResponseOverrides(Shape, frozen=True):
     max_output_tokens: MaxOutputTokens | UnsetType = UNSET
     metadata: Metadata | None = None
     audio: ResponseAudioOverride = ResponseAudioOverride()
-    tools: tuple[FunctionTool, ...] | UnsetType = UNSET
+    tools: tuple[ToolSetting, ...] | UnsetType = UNSET
     tool_choice: ToolChoiceSetting | UnsetType = UNSET
     parallel_tool_calls: bool | UnsetType = UNSET
     prompt: StoredPrompt | UnsetType | None = UNSET

@@ -21,6 +21,10 @@ from duologue.sessions.items import (
     InputImage,
     InputText,
     Item,
+    McpApprovalRequestItem,
+    McpApprovalResponseItem,
+    McpCallItem,
+    McpListToolsItem,
     MessageItem,
     OutputAudio,
     OutputText,
@@ -230,6 +234,11 @@ class Conversation:
 
 def checked_for_create(item: Item, where: str = "item", *, takes_images: bool = False, max_text: int = 100_000) -> Item:
     """What a client may put into a conversation. Raises ``ProtocolError`` that names the field, below ``where``."""
+    if isinstance(item, McpApprovalResponseItem):
+        return item
+    if isinstance(item, McpListToolsItem | McpCallItem | McpApprovalRequestItem):
+        kind = type(item).__struct_config__.tag
+        raise ProtocolError("invalid_value", f"Items of type '{kind}' are made by the server.", f"{where}.type")
     if not isinstance(item, MessageItem):
         field_name = "output" if isinstance(item, FunctionCallOutputItem) else "arguments"
         if len(getattr(item, field_name)) > max_text:

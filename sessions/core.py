@@ -15,15 +15,27 @@ from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
-from duologue.sessions.effects import Effect, OpenRequest, Send
+from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
-from duologue.sessions.items import Content, FunctionCallItem, InputAudio, InputImage, Item, MessageItem
+from duologue.sessions.items import (
+    Content,
+    FunctionCallItem,
+    InputAudio,
+    InputImage,
+    Item,
+    McpApprovalResponseItem,
+    MessageItem,
+)
+from duologue.sessions.mcp.catalogue import ToolCatalogue
+from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.playout import PlayoutLedger
 from duologue.sessions.stored_prompts import PromptTemplate
 
 IdFactory = Callable[[str], str]
 """``ids("item")`` gives a new id with that prefix, unique in the process."""
+
+NO_SERVERS = McpPolicy(McpRules())
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class SessionContext:
     """Stored prompts by id."""
     make_suppressor: MakeSuppressor = no_suppressor
     """What cleans the input of a session that asks for ``noise_reduction``."""
+    mcp: McpPolicy = NO_SERVERS
+    """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
 
@@ -54,6 +68,9 @@ class SessionCore:
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(default_factory=PlayoutLedger)
     effects: list[Effect] = field(default_factory=list)
+    postponed: list[Signal] = field(default_factory=list)
+    """What the core tells itself, once it has done with the event in hand."""
+    catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
     conversation_id: str = field(init=False)
 
@@ -104,7 +121,9 @@ class SessionCore:
         """An entry for a client's item, in no conversation yet; its sound goes into a recording and leaves the wire's
         view. Raises ``ProtocolError`` that names a field below ``where``."""
         checked = checked_for_create(item, where, takes_images=self.context.takes_images)
-        item = replace(checked, status="completed")
+        item = (
+            _decision(checked) if isinstance(checked, McpApprovalResponseItem) else replace(checked, status="completed")
+        )
         if item.id is UNSET:
             item = replace(item, id=self.context.ids("item"))
         if isinstance(item, FunctionCallItem) and item.call_id is UNSET:
@@ -141,6 +160,11 @@ class SessionCore:
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken
+
+
+def _decision(item: McpApprovalResponseItem) -> McpApprovalResponseItem:
+    """Items of MCP have no status, and no key is null."""
+    return replace(item, status=UNSET, reason=UNSET if item.reason is None else item.reason)
 
 
 def _without_picture(part: Content) -> Content:

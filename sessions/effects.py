@@ -9,6 +9,7 @@ import msgspec
 
 from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.items import McpError, McpTool
 from duologue.sessions.server_events import ServerEvent
 
 
@@ -58,6 +59,20 @@ class HangUp(Signal, frozen=True):
     """Somebody who may has ended the session: cut the answer in progress off, and close."""
 
 
+class ToolsListed(Signal, frozen=True):
+    """What the MCP server offers that the item ``item_id`` asks for; None: it could not be had."""
+
+    item_id: str
+    tools: tuple[McpTool, ...] | None
+
+
+class ToolAnswered(Signal, frozen=True):
+    """The end of the call ``item_id``."""
+
+    item_id: str
+    result: str | McpError
+
+
 Input = ClientEvent | InvalidEvent | Signal
 
 
@@ -103,6 +118,38 @@ class OpenRequest(Effect, frozen=True):
 class AbortRequest(Effect, frozen=True):
     request_id: str
     reason: AbortReason = "client_abort"
+
+
+class McpEndpoint(msgspec.Struct, frozen=True):
+    """Where an MCP server is reached, and what opens it. The headers are secret."""
+
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"McpEndpoint({self.url!r})"
+
+
+class ListTools(Effect, frozen=True):
+    """Ask an MCP server for its tools; answered by :class:`ToolsListed`."""
+
+    item_id: str
+    server: McpEndpoint
+
+
+class CallTool(Effect, frozen=True):
+    """Call a tool of an MCP server; answered by :class:`ToolAnswered`. ``arguments``: a JSON object."""
+
+    item_id: str
+    server: McpEndpoint
+    name: str
+    arguments: str
+
+
+class AbandonCall(Effect, frozen=True):
+    """Nobody waits for the answer of that call any more."""
+
+    item_id: str
 
 
 class CloseSession(Effect, frozen=True):

@@ -5,7 +5,7 @@ Absent keys are left out, never null; only the transcript of input audio is null
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -69,7 +69,70 @@ class FunctionCallOutputItem(ItemBase, frozen=True, tag="function_call_output"):
     output: str
 
 
-Item = MessageItem | FunctionCallItem | FunctionCallOutputItem
+class McpTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as its MCP server describes it."""
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+    annotations: dict[str, Any] | UnsetType = UNSET
+
+    @property
+    def read_only(self) -> bool:
+        return self.annotations is not UNSET and self.annotations.get("readOnlyHint") is True
+
+
+class McpProtocolError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="protocol_error"):
+    code: int
+    message: str
+
+
+class McpToolExecutionError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="tool_execution_error"):
+    message: str
+
+
+class McpHttpError(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="http_error"):
+    code: int
+    message: str
+
+
+McpError = McpProtocolError | McpToolExecutionError | McpHttpError
+
+
+class McpListToolsItem(ItemBase, frozen=True, tag="mcp_list_tools"):
+    server_label: str
+    tools: tuple[McpTool, ...] = ()
+
+
+class McpCallItem(ItemBase, frozen=True, tag="mcp_call"):
+    """A call that the server itself carries out. ``output`` is null until there is one."""
+
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: McpError | UnsetType = UNSET
+    approval_request_id: str | UnsetType = UNSET
+
+    @property
+    def over(self) -> bool:
+        return self.output is not None or self.error is not UNSET
+
+
+class McpApprovalRequestItem(ItemBase, frozen=True, tag="mcp_approval_request"):
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpApprovalResponseItem(ItemBase, frozen=True, tag="mcp_approval_response"):
+    approval_request_id: str
+    approve: bool
+    reason: str | UnsetType | None = UNSET
+
+
+McpItem = McpListToolsItem | McpCallItem | McpApprovalRequestItem | McpApprovalResponseItem
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | McpItem
 
 
 class ItemReference(

@@ -24,7 +24,7 @@ from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering, idle_timeout_s
-from duologue.sessions.config import AnySession, RealtimeSession, encoding, response_overrides
+from duologue.sessions.config import AnySession, RealtimeSession, encoding, response_overrides, shown
 from duologue.sessions.conversation import Conversation, Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
@@ -37,10 +37,12 @@ from duologue.sessions.effects import (
     MoreAudio,
     Shutdown,
     Tick,
+    ToolAnswered,
+    ToolsListed,
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, MessageItem
+from duologue.sessions.items import FunctionCallItem, FunctionCallOutputItem, Item, McpApprovalResponseItem, MessageItem
 from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.listening import Listening
 from duologue.sessions.response import Outcome
@@ -67,7 +69,9 @@ class ConversationMachine:
         self._waiting_until = math.inf
         self._shutting_down = False
         self._closed = False
-        self._core.emit(events.SessionCreated, session=session)
+        self._core.emit(events.SessionCreated, session=shown(session))
+        if isinstance(session, RealtimeSession):
+            self._answering.responses.remote.offered(session.tools)
 
     @property
     def session(self) -> AnySession:
@@ -101,6 +105,9 @@ class ConversationMachine:
                 self._dispatch(event, now)
             except ProtocolError as error:
                 self._core.emit_error(error, getattr(event, "event_id", None))
+            while self._core.postponed and not self._closed:
+                self._dispatch(self._core.postponed.pop(0), now)
+            self._answer_decisions(now)
             if self._waiting is not None and not self._closed:
                 self._stop_waiting(self._waiting, now)
             self._close_when_drained()
@@ -118,6 +125,10 @@ class ConversationMachine:
                 self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
+            case ToolAnswered():
+                self._answering.responses.tool_answered(event, now)
+            case ToolsListed():
+                self._answering.responses.remote.listed(event)
             case client.SessionUpdate(session=patch):
                 self._updates.apply(patch)
             case client.InputAudioCommit():
@@ -170,13 +181,27 @@ class ConversationMachine:
         if isinstance(item, FunctionCallOutputItem) and not _has_call(conversation, item.call_id):
             message = f"No function call with call_id '{item.call_id}' in the conversation."
             raise ProtocolError("invalid_value", message, "item.call_id")
+        if isinstance(item, McpApprovalResponseItem):
+            self._answering.responses.remote.check_decision(item)
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
         shown = entry.shown
         core.emit(events.ItemAdded, previous_item_id=previous, item=shown)
         core.emit(events.ItemDone, previous_item_id=previous, item=shown)
+        if isinstance(item, McpApprovalResponseItem):
+            self._answering.responses.remote.decided(item)
         if entry.has_input_audio and core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
+
+    def _answer_decisions(self, now: float) -> None:
+        """What came of a call that the client had to decide on is answered, unless the client has asked for it."""
+        remote = self._answering.responses.remote
+        if remote.answer_owed and not (self._closed or self._answering.busy or remote.calling):
+            remote.answer_owed = False
+            try:
+                self._answering.create(response_overrides(UNSET), now)
+            except ProtocolError as error:
+                self._core.emit_error(error)
 
     def _create_response(self, event: client.ResponseCreate, now: float) -> None:
         overrides, patience_s = response_overrides(event.response), self._core.context.limits.wait_for_silence_s

@@ -19,7 +19,7 @@ from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
 from duologue.sessions import metrics
-from duologue.sessions.actor import Machine, SessionActor, SessionHandle, Transport
+from duologue.sessions.actor import Machine, SessionActor, SessionHandle, ToolServers, Transport
 from duologue.sessions.config import (
     AnySession,
     Audio,
@@ -33,6 +33,7 @@ from duologue.sessions.config import (
 from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.translation import INSTRUCTIONS, TranslationMachine, TranslationSettings, configured
 from duologue.sessions.translation_events import TranslationSession
@@ -73,6 +74,7 @@ class ManagerSettings:
     gives_logprobs: bool = False
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     make_suppressor: MakeSuppressor = no_suppressor
+    mcp: McpRules = field(default_factory=McpRules)
 
 
 def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities: Capabilities) -> ManagerSettings:
@@ -88,6 +90,10 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         prompts = msgspec.convert(deploy.prompts, dict[str, PromptTemplate])
     except msgspec.ValidationError as error:
         raise from_validation_error(error, "prompts") from error
+    try:
+        mcp = msgspec.convert(deploy.mcp, McpRules)
+    except msgspec.ValidationError as error:
+        raise from_validation_error(error, "mcp") from error
     aliases = deploy.aliases
     names = Names(
         models=served.table("models", aliases.models),
@@ -108,6 +114,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         takes_images=capabilities.image_in,
         gives_logprobs=capabilities.transcript_logprobs,
         prompts=prompts,
+        mcp=mcp,
     )
 
 
@@ -120,7 +127,15 @@ def id_factory() -> Callable[[str], str]:
 class SessionManager:
     """Admits sessions, runs each to its end, and ends all of them when the server stops."""
 
-    def __init__(self, engine: Engine, settings: ManagerSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ManagerSettings,
+        clock: Callable[[], float] = time.monotonic,
+        tool_servers: Callable[[McpRules], ToolServers] | None = None,
+    ) -> None:
+        """``tool_servers`` makes what a session reaches its MCP servers by; None: it can reach none."""
+        self._tool_servers = tool_servers
         self._engine = engine
         self._settings = settings
         self._clock = clock
@@ -179,6 +194,7 @@ class SessionManager:
             clock=self._clock,
             output_buffer_bytes=self._settings.output_buffer_bytes,
             on_requests_changed=self._count_requests,
+            tool_servers=self._tool_servers(self._settings.mcp) if self._tool_servers is not None else None,
         )
         task = asyncio.current_task()
         assert task is not None
@@ -250,6 +266,7 @@ class SessionManager:
             gives_logprobs=settings.gives_logprobs,
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
+            mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
             may_speculate=self._may_speculate,
         )
 

@@ -20,6 +20,7 @@ DELTAS = (
     events.OutputAudioTranscriptDelta,
     events.OutputTextDelta,
     events.FunctionCallArgumentsDelta,
+    events.McpCallArgumentsDelta,
     TranslatedTextDelta,
 )
 

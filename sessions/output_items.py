@@ -1,4 +1,7 @@
-"""The items that a response makes: an answer in words, and calls of functions. Each emits its own events in order."""
+"""The items that a response makes: an answer in words, and calls of functions. Each emits its own events in order.
+
+Calls to MCP servers are in :mod:`duologue.sessions.mcp.outputs`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ Emit = Callable[..., None]
 
 
 @dataclass
-class _OutputItem:
+class OutputItemBase:
     emit: Emit
     response_id: str
     id: str
@@ -26,13 +29,18 @@ class _OutputItem:
     deleted: bool = False
     """The client has deleted it from the conversation while it was being made."""
 
+    @property
+    def open(self) -> bool:
+        """Whether more of it is to come from the engine."""
+        return self.status == "in_progress"
+
     @cached_property
     def place(self) -> dict[str, Any]:
         return {"response_id": self.response_id, "item_id": self.id, "output_index": self.index}
 
 
 @dataclass
-class MessageOutput(_OutputItem):
+class MessageOutput(OutputItemBase):
     """Words of the assistant, written or spoken: one content part."""
 
     encoder: WireEncoder | None = None
@@ -85,7 +93,7 @@ class MessageOutput(_OutputItem):
 
 
 @dataclass
-class CallOutput(_OutputItem):
+class CallOutput(OutputItemBase):
     """A call of one of the client's functions. Its arguments arrive piece by piece."""
 
     call_id: str = ""
@@ -116,6 +124,3 @@ class CallOutput(_OutputItem):
             name=self.name,
             arguments="".join(self.arguments),
         )
-
-
-OutputItem = MessageOutput | CallOutput

@@ -8,7 +8,7 @@ acts on it before. Every path ends in ``finish``, which closes what is open and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,8 +20,12 @@ from duologue.sessions import server_events as events
 from duologue.sessions.config import AudioFormat, MaxOutputTokens, OutputModality, Truncation, encoding
 from duologue.sessions.conversation import Entry
 from duologue.sessions.items import ItemStatus
-from duologue.sessions.output_items import CallOutput, Emit, MessageOutput, OutputItem
+from duologue.sessions.mcp.catalogue import RemoteTool
+from duologue.sessions.mcp.outputs import McpApprovalOutput, McpCallOutput
+from duologue.sessions.output_items import CallOutput, Emit, MessageOutput
 
+AnyCall = CallOutput | McpCallOutput | McpApprovalOutput
+OutputItem = MessageOutput | AnyCall
 Status = Literal["completed", "cancelled", "failed", "incomplete"]
 CancelReason = Literal["turn_detected", "client_cancelled"]
 
@@ -83,6 +87,10 @@ class ResponseSettings:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
+    remote: Mapping[str, RemoteTool] = field(default_factory=dict)
+    """Those of the tools that MCP servers have, by their names here."""
+    tool_round: int = 0
+    """How many answers in a row have led to this one by the results of MCP calls."""
 
 
 @dataclass
@@ -109,9 +117,11 @@ class ResponseLifecycle:
     held_calls: dict[str, HeldCall] = field(default_factory=dict)
     """Calls that wait for the item before them to be closed, by the engine's name for them."""
     usage: Usage = field(default_factory=Usage)
+    outcome: Outcome | None = None
+    """How the engine has ended it, while calls to MCP servers are still under way."""
 
     def __post_init__(self) -> None:
-        self._calls: dict[str, CallOutput] = {}
+        self._calls: dict[str, AnyCall] = {}
         self._message: MessageOutput | None = None
         self.emit(events.ResponseCreated, response=self._snapshot("in_progress", None))
 
@@ -131,7 +141,12 @@ class ResponseLifecycle:
     @property
     def open_output(self) -> OutputItem | None:
         """The item that is being made."""
-        return self.outputs[-1] if self.outputs and self.outputs[-1].status == "in_progress" else None
+        return self.outputs[-1] if self.outputs and self.outputs[-1].open else None
+
+    @property
+    def running_calls(self) -> tuple[McpCallOutput, ...]:
+        """Calls to MCP servers that have not been answered."""
+        return tuple(o for o in self.outputs if isinstance(o, McpCallOutput) and o.status == "in_progress")
 
     def hold_call(self, key: str, name: str, arguments: str) -> None:
         self.held_calls.setdefault(key, HeldCall(name)).arguments += arguments
@@ -141,7 +156,7 @@ class ResponseLifecycle:
         others = {*self._calls, *self.held_calls} - {key}
         return self.settings.parallel_tool_calls is False and bool(others)
 
-    def call(self, key: str) -> CallOutput | None:
+    def call(self, key: str) -> AnyCall | None:
         """The call that the engine knows as ``key``, once it has begun."""
         return self._calls.get(key)
 
@@ -156,10 +171,20 @@ class ResponseLifecycle:
         self.outputs.append(message)
         return message
 
-    def open_call(self, item_id: str, key: str, call_id: str, name: str) -> CallOutput:
-        """Begin a call; :meth:`announce` follows once it stands in the conversation."""
+    def open_call(self, key: str, name: str, ids: Callable[[str], str]) -> AnyCall:
+        """Begin a call; :meth:`announce` follows once it stands in the conversation.
+
+        Its ids for the client are our own: engines repeat theirs.
+        """
         self.state = TRANSITIONS[self.state, "open"]
-        call = CallOutput(self.emit, self.id, item_id, len(self.outputs), call_id=call_id, name=name)
+        index, remote = len(self.outputs), self.settings.remote.get(name)
+        call: AnyCall
+        if remote is None:
+            call = CallOutput(self.emit, self.id, ids("item"), index, call_id=ids("call"), name=name)
+        elif remote.needs_approval:
+            call = McpApprovalOutput(self.emit, self.id, ids("mcpr"), index, remote=remote)
+        else:
+            call = McpCallOutput(self.emit, self.id, ids("mcp"), index, remote=remote)
         self.outputs.append(call)
         self._calls[key] = call
         return call
@@ -181,9 +206,10 @@ class ResponseLifecycle:
     def finish(self, outcome: Outcome) -> None:
         """Close what is open and say how it ended; nothing of this response follows."""
         self.state = TRANSITIONS[self.state, "finish"]
-        if self.open_output is not None:
-            status: ItemStatus = "completed" if outcome.status == "completed" else "incomplete"
-            self.close(self.open_output, status, flush=outcome.status in ("completed", "incomplete"))
+        status: ItemStatus = "completed" if outcome.status == "completed" else "incomplete"
+        for output in self.outputs:
+            if output.status == "in_progress":
+                self.close(output, status, flush=outcome.status in ("completed", "incomplete"))
         details = events.StatusDetails(type=outcome.status, reason=outcome.reason, error=_status_error(outcome))
         self.emit(events.ResponseDone, response=self._snapshot(outcome.status, details))
 

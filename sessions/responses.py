@@ -7,6 +7,7 @@ an interrupted answer cannot reach the client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from duologue.engine.requests import (
     OUTPUT_SAMPLE_RATE,
@@ -16,19 +17,29 @@ from duologue.engine.requests import (
     Finished,
     TextDelta,
     ToolCallDelta,
+    ToolChoice,
 )
 from duologue.sessions import server_events as events
 from duologue.sessions.config import ResponseOverrides
 from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import AbortRequest, DropAudio, EngineOutput
+from duologue.sessions.effects import AbortRequest, DropAudio, EngineOutput, ToolAnswered
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
-from duologue.sessions.output_items import CallOutput, MessageOutput, OutputItem
+from duologue.sessions.mcp.calls import RemoteTools
+from duologue.sessions.mcp.outputs import McpCallOutput
+from duologue.sessions.output_items import CallOutput, MessageOutput
 from duologue.sessions.prompting import chat_messages
 from duologue.sessions.rate_limits import RateLimits
-from duologue.sessions.response import CancelReason, Outcome, ResponseLifecycle, ResponseSettings
+from duologue.sessions.response import (
+    AnyCall,
+    CancelReason,
+    Outcome,
+    OutputItem,
+    ResponseLifecycle,
+    ResponseSettings,
+)
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.transcribing import Transcribing
 
@@ -44,6 +55,7 @@ class Responses:
         self._beside: dict[str, ResponseLifecycle] = {}
         self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
+        self.remote = RemoteTools(core)
         self.active: ResponseLifecycle | None = None
         """The one that writes into the conversation."""
         self.voice_used = False
@@ -91,7 +103,7 @@ class Responses:
     def pursue(self, now: float) -> None:
         """Open the requests of responses as soon as every utterance in their context has its words."""
         for response in self._in_progress():
-            if response.request_id is None and not self._waits_for_words(response.settings):
+            if response.request_id is None and not self._waits(response):
                 try:
                     response.request_id = self.open(response.settings)
                 except ContextTooLong as error:
@@ -127,6 +139,7 @@ class Responses:
             self._beside[response.id] = response
         else:
             self.active, self.idle_since = response, None
+            self.remote.answer_owed = False
             self._was_idle = False
         if left := self._rates.begin(response.id, settings.max_output_tokens, now):
             self._core.emit(events.RateLimitsUpdated, rate_limits=left)
@@ -163,6 +176,11 @@ class Responses:
         else:
             shown = self._window.of_input(settings.context, fixed, settings.truncation, heard)
         return chat_messages(shown, settings.instructions, heard)
+
+    def _waits(self, response: ResponseLifecycle) -> bool:
+        """Whether something is under way that belongs into the context: words, or the result of a call."""
+        waits = self.remote.calling and not response.out_of_band
+        return self._waits_for_words(response.settings) or waits
 
     def _waits_for_words(self, settings: ResponseSettings) -> bool:
         waits = False
@@ -204,7 +222,13 @@ class Responses:
                     self._core.emit_server_error(error or "The answer could not be finished.")
                 else:
                     self._release_calls(response)
-                self._finish(response, Outcome.of(reason, error), now)
+                    self._start_open_call(response)
+                outcome = Outcome.of(reason, error)
+                if response.running_calls and outcome.status != "failed":
+                    response.outcome = outcome
+                else:
+                    self._abandon_calls(response)
+                    self._finish(response, outcome, now)
 
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
         """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
@@ -230,10 +254,8 @@ class Responses:
         elif call.status == "in_progress":  # no engine comes back to a call after the words that follow it
             call.add_arguments(arguments)
 
-    def _open_call(self, response: ResponseLifecycle, key: str, name: str) -> CallOutput:
-        """Begin a call. Its id for the client is our own: engines repeat theirs."""
-        ids = self._core.context.ids
-        call = response.open_call(ids("item"), key, ids("call"), name)
+    def _open_call(self, response: ResponseLifecycle, key: str, name: str) -> AnyCall:
+        call = response.open_call(key, name, self._core.context.ids)
         self._enter(response, call)
         return call
 
@@ -245,10 +267,16 @@ class Responses:
 
     def _close_open(self, response: ResponseLifecycle) -> None:
         """The item that is being made is whole, since another begins."""
+        self._start_open_call(response)
         output = response.open_output
         if output is not None:
             response.close(output)
             self._settle(output)
+
+    def _start_open_call(self, response: ResponseLifecycle) -> None:
+        """A call to an MCP server is whole, and can be made."""
+        if isinstance(output := response.open_output, McpCallOutput):
+            self.remote.start(output)
 
     def _enter(self, response: ResponseLifecycle, output: OutputItem) -> Entry | None:
         """Put a new item into the conversation, if it belongs there, and announce it."""
@@ -259,6 +287,51 @@ class Responses:
         self._core.conversation.insert(entry)
         response.announce(output)
         return entry
+
+    # -- results of MCP calls ------------------------------------------------------------------------------------------
+
+    def tool_answered(self, answer: ToolAnswered, now: float) -> None:
+        """A call to an MCP server is over. One that nobody waits for any more is not noticed."""
+        self.remote.answered(answer)
+        for response in self._in_progress():
+            output = next((call for call in response.running_calls if call.id == answer.item_id), None)
+            if output is None:
+                continue
+            output.result = answer.result
+            response.close(output)
+            self._settle(output)
+            if response.outcome is not None and not response.running_calls:
+                self._finish(response, response.outcome, now)
+                self._answer_results(response, now)
+        self.pursue(now)
+
+    def _answer_results(self, response: ResponseLifecycle, now: float) -> None:
+        """Go on from what the calls gave, unless the client has calls of its own to answer first."""
+        settings = response.settings
+        if any(isinstance(output, CallOutput) for output in response.outputs):
+            return
+        if settings.tool_round >= self._core.context.limits.max_tool_rounds:
+            return
+        context = settings.context
+        if context is not None or response.out_of_band:
+            asked = tuple(self._core.conversation) if context is None else context
+            context = (*asked, *map(self._entry_of, response.outputs))
+        # What had to be called has been called: from now on the model may stop.
+        choice: ToolChoice = "none" if settings.tool_choice == "none" else "auto"
+        try:
+            self._begin(replace(settings, context=context, tool_choice=choice, tool_round=settings.tool_round + 1), now)
+        except ProtocolError as error:
+            self._core.emit_error(error)
+
+    def _entry_of(self, output: OutputItem) -> Entry:
+        entry = self._core.conversation.find(output.id)
+        if entry is None:
+            entry = Entry(output.item, spoken_text="".join(output.text) if isinstance(output, MessageOutput) else "")
+        return entry
+
+    def _abandon_calls(self, response: ResponseLifecycle) -> None:
+        for call in response.running_calls:
+            self.remote.abandon(call)
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -299,6 +372,7 @@ class Responses:
         if response.request_id is not None:
             self._core.effects.append(AbortRequest(response.request_id))
         self._core.effects.append(DropAudio(response.id))
+        self._abandon_calls(response)
         self._finish(response, outcome, now)
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:

@@ -298,3 +298,46 @@ class FunctionCallArgumentsDone(OfItem, frozen=True, tag="response.function_call
     call_id: str
     name: str
     arguments: str
+
+
+class OfMcpList(ServerEvent, frozen=True):
+    item_id: ItemId
+
+
+class McpListToolsInProgress(OfMcpList, frozen=True, tag="mcp_list_tools.in_progress"):
+    pass
+
+
+class McpListToolsCompleted(OfMcpList, frozen=True, tag="mcp_list_tools.completed"):
+    pass
+
+
+class McpListToolsFailed(OfMcpList, frozen=True, tag="mcp_list_tools.failed"):
+    pass
+
+
+class McpCallArgumentsDelta(OfItem, frozen=True, tag="response.mcp_call_arguments.delta"):
+    delta: str
+    obfuscation: str = ""
+    """Nothing is hidden; the JavaScript agents client ignores the event without the key."""
+
+
+class McpCallArgumentsDone(OfItem, frozen=True, tag="response.mcp_call_arguments.done"):
+    arguments: str
+
+
+class OfMcpCall(ServerEvent, frozen=True):
+    output_index: int
+    item_id: ItemId
+
+
+class McpCallInProgress(OfMcpCall, frozen=True, tag="response.mcp_call.in_progress"):
+    pass
+
+
+class McpCallCompleted(OfMcpCall, frozen=True, tag="response.mcp_call.completed"):
+    pass
+
+
+class McpCallFailed(OfMcpCall, frozen=True, tag="response.mcp_call.failed"):
+    pass

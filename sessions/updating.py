@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering
-from duologue.sessions.config import AnySession, RealtimeSession, TranscriptionSession, merged
+from duologue.sessions.config import AnySession, RealtimeSession, TranscriptionSession, merged, shown
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.listening import Listening
@@ -45,7 +45,9 @@ class SettingsUpdates:
         core.settings_version += 1
         self._type_bound = True
         self._model_bound = self._model_bound or "model" in patch
-        core.emit(events.SessionUpdated, session=after)
+        core.emit(events.SessionUpdated, session=shown(after))
+        if isinstance(after, RealtimeSession):
+            self._answering.responses.remote.offered(after.tools)
         detection_changed = after.audio.input.turn_detection != before.audio.input.turn_detection
         self._listening.settings_changed(detection_changed=detection_changed)
 

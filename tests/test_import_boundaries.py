@@ -20,6 +20,8 @@ IMPURE = {
     *("numpy", "soxr", "onnxruntime", "torch", "transformers", "ctranslate2", "faster_whisper", "xllamacpp", "hibari"),
     "livekit",
 }
+PURE = "urllib.parse"
+"""The one module of an impure package that does nothing but compute."""
 
 
 def imported(source: str, path: str) -> Iterator[str]:
@@ -45,7 +47,7 @@ def violations(source: str, path: str) -> list[str]:
             found.append(f"{path} imports {name}: imports go {' <- '.join(ROOMS)}")
         elif first in ROOMS[1:]:
             found.append(f"{path} imports {name}: say duologue.{name}")
-        elif room == "sessions" and path not in SHELLS and first in IMPURE:
+        elif room == "sessions" and path not in SHELLS and first in IMPURE and not name.startswith(PURE):
             found.append(f"{path} imports {name}: only {' and '.join(sorted(SHELLS))} may")
     return found
 
@@ -65,6 +67,7 @@ def test_boundaries_hold(path: str) -> None:
         ("sessions/machine.py", "import asyncio, socket", 2),
         ("sessions/turns/policy.py", "from threading import Lock", 2),
         ("sessions/machine.py", "from sessions import items", 2),
+        ("sessions/machine.py", "import urllib.request\nfrom urllib.parse import urlsplit", 1),
         ("sessions/actor.py", "import asyncio", 0),
         ("realtime/app.py", "import asyncio\nfrom duologue.sessions import items\nimport codecs", 0),
         ("engine/engine.py", "from duologue.codecs import pcm\nfrom .requests import Delta", 0),

@@ -33,5 +33,20 @@ class LocalOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initial_codec_chunk_frames: int | None = None
 
 
-OPTIONS: Final[dict[str, type[Any]]] = {"LocalConnector": LocalOptions, "SharedMemoryConnector": SharedMemoryOptions}
+class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``extra`` of a ``RayConnector``."""
+
+    threshold_bytes: Annotated[int, msgspec.Meta(ge=0)] = THRESHOLD_BYTES
+    """A larger piece goes through Ray's object store, a smaller one inside the message."""
+    codec_streaming: bool | None = None
+    codec_chunk_frames: int | None = None
+    codec_left_context_frames: int | None = None
+    initial_codec_chunk_frames: int | None = None
+
+
+OPTIONS: Final[dict[str, type[Any]]] = {
+    "LocalConnector": LocalOptions,
+    "SharedMemoryConnector": SharedMemoryOptions,
+    "RayConnector": RayOptions,
+}
 """The connectors of a deploy file, and what their ``extra`` may hold."""

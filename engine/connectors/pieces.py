@@ -31,6 +31,26 @@ class PieceError(ValueError):
     """A piece that cannot be written or read; the message names its type."""
 
 
+class Sealed:
+    """An encoded piece under way."""
+
+    __slots__ = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded piece."""
+        raise NotImplementedError
+
+    def open(self) -> Any:
+        """The piece. Raises :class:`PieceError`, or what the connector raises when the bytes are gone."""
+        raise NotImplementedError
+
+
+def opened(piece: Any) -> Any:
+    """What a stage is given: the piece itself, read if it came sealed."""
+    return piece.open() if isinstance(piece, Sealed) else piece
+
+
 class PieceTypes:
     """The table of a pipeline's piece types; the same ``names`` in the same order at both ends."""
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from duologue.engine.connectors.options import THRESHOLD_BYTES
-from duologue.engine.connectors.pieces import PieceTypes
+from duologue.engine.connectors.pieces import Buffer, PieceTypes, Sealed
 from duologue.engine.connectors.segments import Segment, Segments
 
 
 class Packed(msgspec.Struct, array_like=True, gc=False):
-    """What the control message says of a piece."""
+    """What the control message says of a piece: its bytes, or where they are."""
 
     data: bytes | None
     segment: str | None = None
     size: int = 0
+    place: int | None = None
+    """With Ray: the place of its reference in the list beside the message."""
 
 
-class Parcel:
+class Parcel(Sealed):
     """An encoded piece that this process owns. Dropping it frees its segment."""
 
     __slots__ = ("_connector", "_data", "_segment")
@@ -41,9 +44,13 @@ class Parcel:
 
     def open(self) -> Any:
         """The piece; its arrays keep the memory alive. Once only. Raises ``PieceError`` or ``OSError``."""
+        return self._connector.types.decode(self.read())
+
+    def read(self) -> Buffer:
+        """The encoded piece, for another connector. Once only."""
         data = self._data if self._segment is None else self._segment.read()
         assert data is not None
-        return self._connector.types.decode(data)
+        return data
 
     def link(self) -> Parcel:
         """The same piece for a second taker."""
@@ -69,7 +76,10 @@ class SharedMemoryConnector:
         """Encode a piece. Raises ``PieceError``, and ``SharedMemoryError`` when there is no room for a large one."""
         if type(piece) is Parcel:
             return piece
-        buffers, size = self.types.encode(piece)
+        return self.carry(*self.types.encode(piece))
+
+    def carry(self, buffers: Sequence[Buffer], size: int) -> Parcel:
+        """What is encoded already. Raises as :meth:`pack` does."""
         if size > self.threshold_bytes:
             return Parcel(self, None, self.segments.write(buffers))
         return Parcel(self, b"".join(buffers), None)
@@ -78,8 +88,3 @@ class SharedMemoryConnector:
         """Own what another process has sent."""
         segment = self.segments.hold(packed.segment, packed.size) if packed.segment else None
         return Parcel(self, packed.data, segment)
-
-
-def opened(piece: Any) -> Any:
-    """What a stage is given: the piece, read from its parcel if it came in one."""
-    return piece.open() if type(piece) is Parcel else piece

@@ -49,6 +49,44 @@ class Aliases(Shape, frozen=True):
     transcription_models: dict[str, str] = {}
 
 
+class RayDeploy(Shape, frozen=True):
+    """The Ray cluster that stages with ``executor: ray`` run on."""
+
+    address: str | None = None
+    """As for ``ray.init``: ``HOST:PORT``, ``auto``; None: ``RAY_ADDRESS``, a cluster found on this host, else one is
+    started here for as long as the gateway runs."""
+    namespace: str = "duologue"
+    runtime_env: dict[str, Any] = {}
+    """As for ``ray.init``: what the workers need on their nodes."""
+    placement_timeout_s: Seconds = 60.0
+    """Longest wait for a node with room for a replica."""
+    silent_after_s: Annotated[float, msgspec.Meta(ge=0.1)] = 1.0
+    """A replica at work that is silent for so long fails its requests and gets no new ones until it is heard again."""
+    dead_after_s: Annotated[float, msgspec.Meta(ge=0.1)] = 10.0
+    """After so long it is killed and another one is started."""
+
+
+class Resources(Shape, frozen=True):
+    """What one replica of a stage with ``executor: ray`` takes up on its node."""
+
+    num_cpus: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    num_gpus: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """None: the stage's ``devices``, divided by its replicas."""
+    custom: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
+    """Resources that nodes were started with (``ray start --resources``), by name."""
+
+
+class Autoscale(Shape, frozen=True):
+    """Bounds of the number of replicas, and what moves it."""
+
+    max_replicas: Count
+    min_replicas: Count = 1
+    target_queue_depth: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    """Requests open for each replica that it is kept to."""
+    cooldown_s: Seconds = 30.0
+    """A replica is removed once it was not needed for so long."""
+
+
 class StageDeploy(Shape, frozen=True):
     """Placement and size of one stage."""
 
@@ -68,6 +106,18 @@ class StageDeploy(Shape, frozen=True):
     """Keyword arguments of the stage's class; one that it does not know stops the start."""
     sampling: dict[str, Any] = {}
     output_connectors: dict[str, str] = {}
+    resources: Resources | None = None
+    autoscale: Autoscale | None = None
+
+    @property
+    def most_replicas(self) -> int:
+        """How many replicas there may be at a time."""
+        return self.autoscale.max_replicas if self.autoscale else self.replicas or 1
+
+    @property
+    def first_replicas(self) -> int:
+        """How many replicas there are at the start."""
+        return self.autoscale.min_replicas if self.autoscale else self.replicas or 1
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Fields for printing, with the values of ``env`` left out. ``repr`` uses it as well."""
@@ -86,6 +136,7 @@ class DeployConfig(Shape, frozen=True):
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
     connectors: dict[str, ConnectorDeploy] = {}
+    ray: RayDeploy = RayDeploy()
     stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """Longest time for a stage in a worker process to load, and again to warm up."""
     stages: list[StageDeploy] = []
@@ -98,6 +149,8 @@ class DeployConfig(Shape, frozen=True):
     """What a session may do; the names are those of the session core's limits, which checks them."""
     prompts: dict[str, dict[str, Any]] = {}
     """Stored prompts by the id under which clients name them; their shape is the session core's, which checks it."""
+    mcp: dict[str, Any] = {}
+    """The MCP servers that sessions may have called; its shape is the session core's, which checks it."""
     file: Path | None = None
     """Where it was read from, for messages; not a key of the file."""
     source: str = ""

@@ -8,6 +8,7 @@ other value replace the one below.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ T = TypeVar("T")
 FOLDER = Path(__file__).parent
 DEFAULT_FILE = FOLDER / "assistant.yaml"
 PLATFORMS = ("cpu", "cuda", "rocm", "metal")
-EXECUTORS = ("inline", "process")
+EXECUTORS = ("inline", "process", "ray")
 OVERLAY_KEYS = ("base_config", "platforms")
 
 
@@ -282,13 +283,16 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
             f"{where}.executor: stage '{declared.name}' cannot run in executor '{stage.executor}'. "
             f"Available: {', '.join(EXECUTORS)}"
         )
+    _check_ray(stage, declared, where)
+    _check_scale(stage, declared, where)
     if stage.devices and (stage.executor or "inline") == "inline":
         raise DeployError(
             f"{where}.devices: stage '{declared.name}' runs inline, where every stage sees all devices; "
             "use 'executor: process'"
         )
     if stage.devices is not None:
-        sizes = (stage.tensor_parallel_size, stage.data_parallel_size, stage.pipeline_parallel_size, stage.replicas)
+        parallel = (stage.tensor_parallel_size, stage.data_parallel_size, stage.pipeline_parallel_size)
+        sizes = (*parallel, stage.most_replicas)
         needed = 1
         for size in sizes:
             needed *= size or 1
@@ -296,6 +300,29 @@ def _check_stage(stage: StageDeploy, declared: StageConfig, config: DeployConfig
             raise DeployError(
                 f"{where}.devices: stage '{declared.name}' names {len(stage.devices)} devices, but "
                 f"tensor x data x pipeline parallel size x replicas is {needed}; the two are equal"
+            )
+
+
+def _check_ray(stage: StageDeploy, declared: StageConfig, where: str) -> None:
+    if stage.executor == "ray" and importlib.util.find_spec("ray") is None:
+        raise DeployError(
+            f"{where}.executor: stage '{declared.name}' runs in executor 'ray', which needs Ray: "
+            "pip install 'duologue[ray]'"
+        )
+    if stage.resources is not None and stage.executor != "ray":
+        raise DeployError(
+            f"{where}.resources: stage '{declared.name}' does not run in executor 'ray', which they are for"
+        )
+
+
+def _check_scale(stage: StageDeploy, declared: StageConfig, where: str) -> None:
+    if scale := stage.autoscale:
+        if stage.replicas is not None:
+            raise DeployError(f"{where}.replicas: stage '{declared.name}' has 'autoscale', which sets their number")
+        if scale.min_replicas > scale.max_replicas:
+            raise DeployError(
+                f"{where}.autoscale: min_replicas is {scale.min_replicas}, max_replicas {scale.max_replicas}; "
+                "the first is at most the second"
             )
 
 
@@ -307,8 +334,22 @@ def _check_edges(stage: StageDeploy, pipeline: PipelineConfig, config: DeployCon
             raise DeployError(f"{path}: no such edge. Known: {', '.join(targets) or 'none'}")
         if connector not in config.connectors:
             raise DeployError(f"{path}: no connector '{connector}'. Known: {', '.join(config.connectors) or 'none'}")
-        ends = (stage.executor, config.stage(targets[edge]).executor)
-        if config.connectors[connector].name == "LocalConnector" and "process" in ends:
-            raise DeployError(f"{path}: a LocalConnector cannot leave a process; use a SharedMemoryConnector")
+        _check_ends(stage, config.stage(targets[edge]), config.connectors[connector].name, pipeline, path)
     if len(set(stage.output_connectors.values())) > 1:
         raise DeployError(f"{where}.output_connectors: the edges of one stage share one connector")
+
+
+def _check_ends(source: StageDeploy, target: StageDeploy, connector: str, pipeline: PipelineConfig, path: str) -> None:
+    """Whether that connector leads from the one executor to the other."""
+    ends = (source.executor, target.executor)
+    if ("ray" in ends) == (connector == "RayConnector"):
+        if connector == "LocalConnector" and "process" in ends:
+            raise DeployError(f"{path}: a LocalConnector cannot leave a process; use a SharedMemoryConnector")
+        return
+    named = " and ".join(
+        f"'{pipeline.stage(s.stage_id).name}' (executor {s.executor or 'inline'})" for s in (source, target)
+    )
+    raise DeployError(
+        f"{path}: a RayConnector is for edges with a stage in executor 'ray', and no other is; "
+        f"{connector} between {named}"
+    )

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from duologue.engine.connectors.shared_memory import opened
+from duologue.engine.connectors.pieces import opened
 from duologue.engine.executors.base import (
     HOST_CLOCK,
     WINDOW,

@@ -2,9 +2,9 @@
 
 The gateway's end lives on the event loop: the connection's protocol, no thread, no polling. The end of the connection
 is the sign of death. Then every open request of the worker is reported as failed and released at once, its shared
-memory is swept, and a new worker is started after a pause that grows; after ``MAX_RESTARTS`` in a row, none any more.
-A worker that is alive and does not answer (:mod:`duologue.engine.executors.heartbeat`), or whose stage does not release
-an aborted request within ``ABORT_S``, is hung: it is killed, and the rest is the same.
+memory is swept, and a new worker is started (:mod:`duologue.engine.executors.remote`). A worker that is alive and does
+not answer (:mod:`duologue.engine.executors.heartbeat`), or whose stage does not release an aborted request within
+``ABORT_S``, is hung: it is killed, and the rest is the same.
 """
 
 from __future__ import annotations
@@ -17,27 +17,23 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any
 
 import msgspec
 
 from duologue.engine.connectors.pieces import PieceError
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
-from duologue.engine.executors.base import HOST_CLOCK, Done, Emitted, Failed, Message, Released
+from duologue.engine.executors.base import HOST_CLOCK, Emitted, Failed, Message
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
+from duologue.engine.executors.remote import RemoteReplica, WorkerError
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.executors.wire import (
-    Abort,
     Channel,
     Close,
-    EndInput,
-    Grant,
     Launch,
     Log,
     NotReady,
@@ -55,27 +51,8 @@ from duologue.engine.requests import EngineRequest
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 10.0
-MAX_RESTARTS: Final = 8
-"""Restarts in a row; one that lived for ``HEALTHY_S`` starts the count anew."""
-HEALTHY_S: Final = 60.0
-
-ABORT_S: Final = 30.0
-"""Longer than any stage's own bound for an abort."""
-
-State = Literal["starting", "ready", "restarting", "failed", "closed"]
-
 _workers = itertools.count(1)
 """Numbers of workers, never used twice."""
-
-
-class WorkerError(RuntimeError):
-    """A worker could not start; ``kind`` is the class of what its stage raised, if it raised."""
-
-    def __init__(self, text: str, kind: str = "") -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -89,33 +66,23 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """For loading, and again for warming up."""
 
 
-class ProcessReplica:
+class ProcessReplica(RemoteReplica):
     """Implements :class:`~duologue.engine.executors.base.Replica` over a worker process. Used on the event loop."""
 
     clock = HOST_CLOCK
 
     def __init__(self, stage: str, spec: WorkerSpec, connector: SharedMemoryConnector, index: int = 0) -> None:
-        self.stage = stage
-        self.index = index
-        self.state: State = "starting"
+        super().__init__(stage, spec.slots, index)
         self._spec = spec
         self._connector = connector
-        self._open: dict[str, EngineRequest] = {}
-        self._done: set[str] = set()
-        self._reports: deque[Message] = deque()
-        self._reported = asyncio.Event()
         self._worker = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel[Up] | None = None
         self._lost = asyncio.Event()
         self._answer: asyncio.Future[None] | None = None
-        self._restarts = 0
-        self._ready_at = 0.0
-        self._supervisor: asyncio.Task[None] | None = None
         self._heartbeat = Heartbeat(
             ask=lambda: self._send(Ping()), hung=self._on_hung, busy=lambda: bool(self._open), stuck=self._is_stuck
         )
-        self._aborted: dict[str, float] = {}
         self._end = "died"
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -134,18 +101,11 @@ class ProcessReplica:
         """End the worker: by itself within the stage's bound, else by force. False: by force."""
         was_ready, self.state = self.state == "ready", "closed"
         self._heartbeat.stop()
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        await self._stop_restarting()
         if self._channel is not None and was_ready:
             self._channel.send([Close()])
         clean = await self._reap(CLOSE_TIMEOUT_S + 1 if was_ready else 0)
         return clean or not was_ready
-
-    @property
-    def live(self) -> bool:
-        """See :class:`~duologue.engine.executors.base.Replica`."""
-        return self.state == "ready"
 
     @property
     def pid(self) -> int | None:
@@ -176,43 +136,11 @@ class ProcessReplica:
         try:
             packed = None if piece is request.payload else self._connector.pack(piece).give_to(self._worker)
         except (SharedMemoryError, PieceError) as error:
-            self._reports.append(Failed(request_id, f"Stage '{self.stage}' failed: {error}"))
-            self._reported.set()
+            self._report(Failed(request_id, f"Stage '{self.stage}' failed: {error}"))
         else:
             self._send(Push(request_id, packed))
 
-    def end_input(self, request_id: str) -> None:
-        """See :class:`~duologue.engine.executors.base.Replica`."""
-        self._tell(request_id, EndInput(request_id))
-
-    def grant(self, request_id: str, total: int) -> None:
-        """See :class:`~duologue.engine.executors.base.Replica`."""
-        self._tell(request_id, Grant(request_id, total))
-
-    def abort(self, request_id: str) -> None:
-        """See :class:`~duologue.engine.executors.base.Replica`."""
-        if request_id in self._open:
-            self._aborted.setdefault(request_id, time.monotonic())
-            self._send(Abort(request_id))
-
-    async def messages(self) -> list[Message]:
-        """See :class:`~duologue.engine.executors.base.Replica`."""
-        while not self._reports:
-            self._reported.clear()
-            await self._reported.wait()
-        reports = list(self._reports)
-        self._reports.clear()
-        return reports
-
-    def depth(self) -> tuple[int, int]:
-        """Requests open, and how many more they are than the worker has slots."""
-        return len(self._open), max(0, len(self._open) - self._spec.slots)
-
     # -- inside --------------------------------------------------------------------------------------------------------
-
-    def _tell(self, request_id: str, message: EndInput | Grant) -> None:
-        if request_id in self._open:
-            self._send(message)
 
     def _send(self, message: msgspec.Struct) -> None:
         if self._channel is not None:
@@ -271,12 +199,9 @@ class ProcessReplica:
             raise WorkerError(f"Stage '{self.stage}': its worker process was not ready within {limit}.") from error
 
     def _is_ready(self) -> None:
-        self.state, self._ready_at, self._end = "ready", time.monotonic(), "died"
+        super()._is_ready()
+        self._end = "died"
         self._heartbeat.start()
-
-    def _is_stuck(self) -> bool:
-        oldest = next(iter(self._aborted.values()), None)
-        return oldest is not None and time.monotonic() - oldest > ABORT_S
 
     def _on_hung(self) -> None:
         logger.error("Stage '%s': worker %d is alive but does not answer; it is killed.", self.stage, self._worker)
@@ -292,7 +217,7 @@ class ProcessReplica:
         for message in messages:
             match message:
                 case Sent():
-                    self._reports.append(self._emitted(message))
+                    self._report(self._emitted(message))
                 case Ready() | NotReady():
                     self._on_answer(message)
                 case Pong():
@@ -300,12 +225,7 @@ class ProcessReplica:
                 case Log():
                     logging.getLogger(message.name).log(message.level, "%s", message.text)
                 case _:
-                    self._reports.append(message)
-                    if type(message) is Done:
-                        self._done.add(message.request_id)
-                    elif type(message) is Released:
-                        self._forget(message.request_id)
-        self._reported.set()
+                    self._report(message)
 
     def _emitted(self, message: Sent) -> Message:
         """A small piece is read here, a large one stays in its segment for the taker."""
@@ -320,18 +240,6 @@ class ProcessReplica:
             else:
                 self._answer.set_result(None)
 
-    def _forget(self, request_id: str) -> None:
-        self._open.pop(request_id, None)
-        self._done.discard(request_id)
-        self._aborted.pop(request_id, None)
-
-    def _fail(self, request_id: str, sentence: str) -> None:
-        if request_id not in self._done:
-            self._reports.append(Failed(request_id, sentence))
-        self._reports.append(Released(request_id, 0.0))
-        self._forget(request_id)
-        self._reported.set()
-
     def _on_lost(self) -> None:
         """The worker is gone: report it, and start another if it was at work."""
         self._channel = None
@@ -339,36 +247,9 @@ class ProcessReplica:
         self._lost.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._died())
-        was_ready = self.state == "ready"
-        if was_ready:
-            self.state = "restarting"
-        for request_id in list(self._open):
-            self._fail(request_id, f"Stage '{self.stage}' failed: its worker process {self._end}.")
-        if was_ready:
-            self._supervisor = asyncio.create_task(self._restart(), name=f"restart {self.stage} {self.index}")
-
-    async def _restart(self) -> None:
-        await self._reap(0)
-        if time.monotonic() - self._ready_at >= HEALTHY_S:
-            self._restarts = 0
-        while self._restarts < MAX_RESTARTS:
-            pause = min(FIRST_PAUSE_S * 2**self._restarts, LONGEST_PAUSE_S)
-            self._restarts += 1
-            logger.error("Stage '%s' lost worker %d; the next one starts in %g s.", self.stage, self._worker, pause)
-            await asyncio.sleep(pause)
-            try:
-                await self.load()
-                await self.warm_up()
-            except (WorkerError, OSError) as error:
-                logger.error("Stage '%s' could not start again: %s", self.stage, error)
-                await self._reap(0)
-            else:
-                return
-        self.state = "failed"
-        logger.error("Stage '%s' is given up after %d restarts.", self.stage, MAX_RESTARTS)
+        self._worker_died(f"Stage '{self.stage}' failed: its worker process {self._end}.")
 
     async def _reap(self, patience_s: float) -> bool:
-        """Wait for the process, kill it when ``patience_s`` is over, free what it leaves. True: it ended well."""
         process, self._process = self._process, None
         if process is None:
             return True

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
@@ -43,10 +43,17 @@ from duologue.engine.requests import EngineRequest, Usage
 from duologue.engine.stage import Stage, StageContext, StageFinish, Taker
 
 
+class Packer(Protocol):
+    """The end of a connector at which pieces are packed."""
+
+    def pack(self, piece: Any) -> Any:
+        """The piece as it is sent."""
+
+
 class PackingContext:
     """A stage's context that packs on the worker's thread what the stage emits."""
 
-    def __init__(self, context: StageContext, connector: SharedMemoryConnector) -> None:
+    def __init__(self, context: StageContext, connector: Packer) -> None:
         self.request = context.request
         self._context = context
         self._connector = connector
@@ -71,7 +78,7 @@ class PackingContext:
 class PackingStage(Stage):
     """A stage whose pieces leave the process."""
 
-    def __init__(self, stage: Stage, connector: SharedMemoryConnector) -> None:
+    def __init__(self, stage: Stage, connector: Packer) -> None:
         self._connector = connector
         self._stage = stage
         self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]

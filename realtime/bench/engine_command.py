@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from duologue.realtime.bench.engine_run import EngineReport, run_engine
+from duologue.realtime.bench.engine_run import EngineReport, ray_installed, run_engine
 from duologue.realtime.bench.summary import Metric
 
 
@@ -35,6 +35,8 @@ def engine(
 ) -> None:
     """Measure what the engine itself costs: an idle server, hops between stages, routing, aborts, and what async chunk
     and event-driven routing save."""
+    if not ray_installed():
+        typer.echo("Ray is not installed, so its hops are left out: pip install 'duologue[ray]'", err=True)
     report = asyncio.run(run_engine(seconds, idle_seconds, answers))
     if json:
         typer.echo(msgspec.json.encode(report).decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,10 +15,13 @@ from duologue.engine.connectors.options import THRESHOLD_BYTES
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
+from duologue.engine.deploy import RayDeploy, Resources
 from duologue.engine.executors.base import Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerSpec
+from duologue.engine.executors.ray_cluster import RayCluster
+from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
@@ -32,7 +36,7 @@ from duologue.realtime.bench.engine_polling import Polling, measure_loops
 from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
 
-Executor = Literal["inline", "process"]
+Executor = Literal["inline", "process", "ray"]
 STAGES: Final = "duologue.realtime.bench.engine_stages"
 IN_MESSAGE: Final = 1 << 40
 """A threshold that no piece reaches."""
@@ -75,6 +79,11 @@ class EngineReport(msgspec.Struct, frozen=True):
     stage_aborts: list[StageAborts]
 
 
+def ray_installed() -> bool:
+    """Whether hops between actors can be measured."""
+    return importlib.util.find_spec("ray") is not None
+
+
 async def run_engine(seconds: float, idle_seconds: float, answers: int) -> EngineReport:
     """Every measurement, one after another; each hop is measured for so many seconds.
 
@@ -84,6 +93,8 @@ async def run_engine(seconds: float, idle_seconds: float, answers: int) -> Engin
     idle = await measure_idle((0, 100), idle_seconds) if idle_seconds else []
     cases: list[tuple[Executor, str, int]] = [("inline", "local", THRESHOLD_BYTES)]
     cases += [("process", "message", IN_MESSAGE), ("process", "shared_memory", 0)]
+    if ray_installed():
+        cases += [("ray", "message", IN_MESSAGE), ("ray", "object_store", 0)]
     hops = []
     for executor, connector, threshold in cases:
         for size, rate in ((1024, 500), (65_536, 500), (4_194_304, 20)):
@@ -168,15 +179,21 @@ async def _engine(
         )
         for n, name in enumerate(stages)
     )
-    connector = SharedMemoryConnector(PieceTypes(configs[0].emits), Segments(), threshold)
+    types, cluster = PieceTypes(configs[0].emits), RayCluster(RayDeploy())
+    connector = SharedMemoryConnector(types, Segments(), threshold)
     replicas: dict[int, list[Replica]] = {}
     for config in configs:
         build = StageBuild(f"{STAGES}:{config.model_arch}")
-        replicas[config.stage_id] = [
-            InlineReplica(config.name, build, slots)
-            if executor == "inline"
-            else ProcessReplica(config.name, WorkerSpec(build, slots), connector)
-        ]
+        match executor:
+            case "inline":
+                replica: Replica = InlineReplica(config.name, build, slots)
+            case "process":
+                replica = ProcessReplica(config.name, WorkerSpec(build, slots), connector)
+            case "ray":
+                free = Resources(num_cpus=0)
+                spec = RaySpec(build, types, threshold, slots, final=config.final_output, resources=free)
+                replica = RayReplica(config.name, spec, cluster)
+        replicas[config.stage_id] = [replica]
     orchestrator = Orchestrator(PipelineConfig("bench", configs), replicas)
     try:
         for (replica,) in replicas.values():
@@ -187,3 +204,4 @@ async def _engine(
     finally:
         await orchestrator.close()
         await asyncio.gather(*(replica.close() for (replica,) in replicas.values()))
+        await cluster.close()

@@ -4,6 +4,8 @@ Each turn is asked twice. *Warm*: in its session, as a caller would. *Cold*: the
 one line that no prompt has begun with before, so that no cache can know any of it. The barge-in's turn has the last
 answer cut to its first half; the speculation's turn is asked for what was said so far and aborted at the first token
 before it is asked in full.
+
+Then so many callers as asked for open their conversations at once, to see what a shared batch writes in a second.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import asyncio
 import dataclasses
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal
 
@@ -42,6 +44,8 @@ SAID: Final = (
     "Thank you, what is the best thing about the place?",
 )
 ANSWER_TOKENS: Final = 32
+TOGETHER_TOKENS: Final = 128
+"""Of each answer when several callers ask at once: long enough that writing outweighs the reading of prompts."""
 
 Kind = Literal["turn", "barge-in", "speculation"]
 
@@ -58,12 +62,24 @@ class Turn(msgspec.Struct, frozen=True):
     cold: Metric
 
 
+class Together(msgspec.Struct, frozen=True):
+    """Callers who ask at the same moment, each a conversation of its own."""
+
+    callers: int
+    output_tokens: int
+    """Of all answers, in the last repetition."""
+    tokens_per_second: Metric
+    """Of all callers in sum, the reading of their prompts included."""
+    first_token: Metric
+
+
 class BackendReport(msgspec.Struct, frozen=True):
     backend: str
     model: str
     turns: list[Turn]
     tokens_per_second: Metric
     """Of the warm answers, after their first token."""
+    together: list[Together] = []
 
 
 class LanguageModelReport(msgspec.Struct, frozen=True):
@@ -76,11 +92,14 @@ class _Timing(msgspec.Struct, frozen=True):
     per_second: float | None
     input_tokens: int
     cached_tokens: int
+    output_tokens: int
 
 
-async def run_language_models(deploys: list[DeployConfig], turns: int, repeats: int) -> LanguageModelReport:
+async def run_language_models(
+    deploys: list[DeployConfig], turns: int, repeats: int, callers: Sequence[int] = ()
+) -> LanguageModelReport:
     """Measure the language-model stage of each deployment, one after another, inline."""
-    return LanguageModelReport([await measure_backend(deploy, turns, repeats) for deploy in deploys])
+    return LanguageModelReport([await measure_backend(deploy, turns, repeats, callers) for deploy in deploys])
 
 
 def deploy_for(backend: str, model: str) -> DeployConfig:
@@ -91,16 +110,18 @@ def deploy_for(backend: str, model: str) -> DeployConfig:
     return DeployConfig(pipeline="assistant", stages=[stage])
 
 
-async def measure_backend(deploy: DeployConfig, turns: int, repeats: int) -> BackendReport:
-    """``repeats`` conversations of ``turns`` turns; the last two are a barge-in's and a speculation's."""
+async def measure_backend(deploy: DeployConfig, turns: int, repeats: int, callers: Sequence[int] = ()) -> BackendReport:
+    """``repeats`` conversations of ``turns`` turns; the last two are a barge-in's and a speculation's. Then as many
+    callers at once as each of ``callers`` says, as often."""
     config = _language_model(deploy.pipeline)
     given = deploy.stage(config.stage_id).engine_args
     kinds: list[Kind] = ["turn"] * max(1, turns - 2) + ["barge-in", "speculation"]
     warm: list[list[_Timing]] = [[] for _ in kinds]
     cold: list[list[_Timing]] = [[] for _ in kinds]
-    async with _stage(config, deploy) as orchestrator:
+    async with _stage(config, deploy, max((2, *callers))) as orchestrator:
         for _ in range(repeats):
             await _converse(orchestrator, kinds, warm, cold)
+        together = [await _measure_together(orchestrator, number, repeats) for number in callers]
     measured = [
         Turn(
             number=number + 1,
@@ -118,6 +139,7 @@ async def measure_backend(deploy: DeployConfig, turns: int, repeats: int) -> Bac
         model=str(given.get("model", config.model)),
         turns=measured,
         tokens_per_second=metric(speeds, "tokens/s", "(text deltas - 1) / (last - first text delta)"),
+        together=together,
     )
 
 
@@ -144,10 +166,47 @@ async def _converse(
         messages.append(ChatMessage(role="assistant", text=answered.text or "Yes."))
 
 
-async def _ask(orchestrator: Orchestrator, session: str, messages: list[ChatMessage], abort: bool = False) -> _Timing:
+async def _measure_together(orchestrator: Orchestrator, callers: int, repeats: int) -> Together:
+    """``repeats`` rounds of first turns that no cache knows, asked by ``callers`` callers at once."""
+    first: list[_Timing] = []
+    rates: list[float | None] = []
+    written = 0
+    for _ in range(repeats):
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_call(orchestrator, SAID[n % len(SAID)])) for n in range(callers)]
+        took = time.monotonic() - began
+        answers = [task.result() for task in asked]
+        written = sum(answer.output_tokens for answer in answers)
+        first += answers
+        rates.append(written / took)
+    per_second = metric(rates, "tokens/s", "output tokens of all callers / (last end - first request opened)")
+    return Together(callers, written, per_second, _first_token(first))
+
+
+async def _call(orchestrator: Orchestrator, said: str) -> _Timing:
+    session = uuid.uuid4().hex
+    messages = [
+        ChatMessage(role="system", text=f"Call {session}. {INSTRUCTIONS}"),
+        ChatMessage(role="user", text=said),
+    ]
+    return await _ask(orchestrator, session, messages, most=TOGETHER_TOKENS)
+
+
+async def _ask(
+    orchestrator: Orchestrator,
+    session: str,
+    messages: list[ChatMessage],
+    abort: bool = False,
+    most: int | None = None,
+) -> _Timing:
     """Ask, and read to the end or to the first token."""
     payload = Converse(
-        messages=tuple(messages), modalities=("text",), max_output_tokens=ANSWER_TOKENS, temperature=0.0, seed=1
+        messages=tuple(messages),
+        modalities=("text",),
+        max_output_tokens=most or ANSWER_TOKENS,
+        temperature=0.0,
+        seed=1,
     )
     request = EngineRequest(request_id=uuid.uuid4().hex, session_id=session, payload=payload, timeout_s=600)
     texts: list[str] = []
@@ -174,6 +233,7 @@ async def _ask(orchestrator: Orchestrator, session: str, messages: list[ChatMess
         per_second=(len(times) - 1) / (times[-1] - times[0]) if len(times) > 4 and times[-1] > times[0] else None,
         input_tokens=usage.input_tokens,
         cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
     )
 
 
@@ -190,17 +250,17 @@ def _language_model(pipeline: str) -> StageConfig:
 
 
 @asynccontextmanager
-async def _stage(config: StageConfig, deploy: DeployConfig) -> AsyncIterator[Orchestrator]:
-    """The language-model stage alone, started, and closed again."""
+async def _stage(config: StageConfig, deploy: DeployConfig, requests: int) -> AsyncIterator[Orchestrator]:
+    """The language-model stage alone, for so many requests at once, started, and closed again."""
     placed = deploy.stage(config.stage_id)
     given: dict[str, Any] = dict(placed.engine_args)
     arch = config.arch_of(given.pop("backend", None))
-    offered: dict[str, Any] = {"max_num_seqs": 2}
+    offered: dict[str, Any] = {"max_num_seqs": requests}
     if arch == config.model_arch:
         offered["model"] = config.model
     if placed.sampling:
         given["sampling"] = placed.sampling
-    replica = InlineReplica(config.name, StageBuild(stage_target(arch), given, offered), 2)
+    replica = InlineReplica(config.name, StageBuild(stage_target(arch), given, offered), requests)
     alone = dataclasses.replace(config, input_sources=(), final_output=True, final_output_type="text")
     orchestrator = Orchestrator(PipelineConfig("bench-language-model", (alone,)), {config.stage_id: [replica]})
     try:

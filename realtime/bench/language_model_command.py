@@ -29,6 +29,9 @@ def language_model(
     ] = None,
     turns: Annotated[int, typer.Option(min=3, help="Turns of a conversation.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Conversations.")] = 3,
+    callers: Annotated[
+        list[int] | None, typer.Option(min=1, help="Then so many first turns at once; may be repeated.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
     ] = False,
@@ -39,7 +42,7 @@ def language_model(
             deploys = [load_deploy(deploy_config)]
         else:
             deploys = [deploy_for(name, model) for name in backend or installed_backends()]
-        report = asyncio.run(run_language_models(deploys, turns, repeats))
+        report = asyncio.run(run_language_models(deploys, turns, repeats, callers or ()))
     except (DeployError, ModelUnavailable, PipelineError, RuntimeError, ValueError) as error:
         typer.echo(f"duologue bench: {error}", err=True)
         raise typer.Exit(1) from error
@@ -66,3 +69,8 @@ def _print(report: LanguageModelReport, console: Console) -> None:
         console.print(table)
         if backend.tokens_per_second.p50 is not None:
             console.print(f"{backend.tokens_per_second.p50:,.1f} tokens a second after the first")
+        for round_of in backend.together:
+            console.print(
+                f"{round_of.callers} at once: {round_of.tokens_per_second.p50:,.1f} tokens a second in all, "
+                f"first token after {round_of.first_token.p50 or 0:,.1f} ms"
+            )

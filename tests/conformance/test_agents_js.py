@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_server import mcp_server
 from missing import missing
-from scripted_server import KEY, ScriptedServer
+from scripted_server import KEY, ScriptedServer, scripted_server
 from served import Served
 from tape import Tape
+
+from duologue.sessions.mcp.policy import McpRules
 
 HERE = Path(__file__).resolve().parent / "agents_js"
 OLDEST_NODE = 18
@@ -65,9 +68,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drive(driver: Path, tmp_path: Path) -> Drive:
     """Run a scenario; returns the tape of its connection, already checked, and its result."""
 
-    async def driving(scenario: str, url: str, key: str = "none", audio: bytes = b"") -> tuple[Tape, dict[str, Any]]:
+    async def driving(
+        scenario: str, url: str, key: str = "none", audio: bytes = b"", **more: str
+    ) -> tuple[Tape, dict[str, Any]]:
         (tmp_path / "speech.pcm").write_bytes(audio)
-        wanted = {"scenario": scenario, "url": url, "key": key, "audio": str(tmp_path / "speech.pcm")}
+        wanted = {"scenario": scenario, "url": url, "key": key, "audio": str(tmp_path / "speech.pcm"), **more}
         process = await asyncio.create_subprocess_exec(
             "node", str(driver), json.dumps(wanted), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -153,3 +158,13 @@ async def test_agents_js_errors_keep_the_session_open(scripted: ScriptedServer, 
     assert (result["wrong"]["code"], result["wrong"]["event_id"]) == ("invalid_event", "wrong_1")
     assert tape.errors() == ["invalid_event", "unknown_parameter", "item_retrieve_invalid_item_id"]
     assert result["response"]["output"][0]["content"][0]["transcript"] == "You said: And now?"
+
+
+async def test_agents_js_mcp_tool_with_approval(drive: Drive) -> None:
+    async with mcp_server() as library, scripted_server(mcp=McpRules(allowed_urls=(library.url,))) as scripted:
+        tape, result = await drive("mcp", scripted.ws, key=KEY, mcp=library.url)
+    assert library.asked == ["Paris"]
+    assert (result["call"]["name"], result["call"]["output"]) == ("weather", "Rain in Paris")
+    assert result["said"] == "It is Rain in Paris."
+    assert result["tools"] == ["weather"]
+    assert len(tape.all("response.mcp_call.completed")) == 1

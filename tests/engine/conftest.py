@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from missing import need_package
+from ray_nodes import Nodes, two_nodes
 
 from duologue.engine.chunking import HandingOver, HandOver
 from duologue.engine.executors.inline import InlineReplica
@@ -171,7 +173,9 @@ def chain(*stages: Scripted, **sizes: int) -> tuple[PipelineConfig, dict[int, Sc
 
 
 @pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
+def no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "ray" in request.node.nodeid:  # the cluster's threads stay until the end of the session
+        request.getfixturevalue("ray_nodes")
     before = set(threading.enumerate())
     yield
     left = [thread.name for thread in threading.enumerate() if thread not in before and thread.name != "asyncio_0"]
@@ -218,3 +222,11 @@ def kit() -> Any:
         timeout_s = TIMEOUT_S
 
     return Kit
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[Nodes]:
+    """A Ray cluster of two nodes, started once."""
+    need_package("ray")
+    with two_nodes() as nodes:
+        yield nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,9 +161,43 @@ platforms:
         ("pipeline: small\nstages: [{stage_id: 0}, {stage_id: 0}]", "stages[1].stage_id: ", "stage 0 has two entries"),
         ("pipeline: small\nstages: {stage_id: 0}", "stages: ", "Expected `array`, got `object`"),
         (
-            "pipeline: small\nstages: [{stage_id: 1, executor: ray}]",
+            "pipeline: small\nstages: [{stage_id: 1, executor: slurm}]",
             "stages[0].executor: ",
-            "stage 'talker' cannot run in executor 'ray'. Available: inline, process",
+            "stage 'talker' cannot run in executor 'slurm'. Available: inline, process, ray",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, executor: process, resources: {num_cpus: 2}}]",
+            "stages[0].resources: ",
+            "stage 'talker' does not run in executor 'ray', which they are for",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, replicas: 2, autoscale: {max_replicas: 2}}]",
+            "stages[0].replicas: ",
+            "stage 'talker' has 'autoscale', which sets their number",
+        ),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, autoscale: {min_replicas: 3, max_replicas: 2}}]",
+            "stages[0].autoscale: ",
+            "min_replicas is 3, max_replicas 2; the first is at most the second",
+        ),
+        ("pipeline: small\nray: {adress: auto}", "ray: ", "unknown key 'adress'"),
+        ("pipeline: small\nray: {silent_after_s: 0}", "ray.silent_after_s: ", "Expected `float` >= 0.1"),
+        (
+            "pipeline: small\nstages: [{stage_id: 1, executor: ray, devices: [0], autoscale: {max_replicas: 2}}]",
+            "stages[0].devices: ",
+            "names 1 devices, but tensor x data x pipeline parallel size x replicas is 2",
+        ),
+        (
+            "pipeline: small\nconnectors: {shm: {name: SharedMemoryConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_1: shm}}, {stage_id: 1, executor: ray}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "SharedMemoryConnector between 'thinker' (executor inline) and 'talker' (executor ray)",
+        ),
+        (
+            "pipeline: small\nconnectors: {r: {name: RayConnector}}\n"
+            "stages: [{stage_id: 0, output_connectors: {to_stage_1: r}}, {stage_id: 1, executor: process}]",
+            "stages[0].output_connectors.to_stage_1: ",
+            "RayConnector between 'thinker' (executor inline) and 'talker' (executor process)",
         ),
         (
             "pipeline: small\nstages:\n"
@@ -228,6 +263,18 @@ def test_a_broken_rule_names_file_path_and_rule(write: Callable[..., Path], text
     assert message.startswith(f"{file}: {path}")
     assert rule in message
     assert "\n" not in message
+
+
+def test_stages_on_ray_need_the_extra(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(
+        "pipeline: small\nconnectors: {r: {name: RayConnector, extra: {threshold_bytes: 1}}}\n"
+        "stages: [{stage_id: 0, executor: ray, output_connectors: {to_stage_1: r}}]"
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert load_deploy(file).stage(0).executor == "ray"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeployError, match=r"my\.yaml: stages\[0\]\.executor: stage 'thinker' .*'duologue\[ray\]'"):
+        load_deploy(file)
 
 
 def test_an_error_in_the_base_names_the_base(write: Callable[..., Path]) -> None:

@@ -1,4 +1,4 @@
-"""What every executor promises, run over each, and over both in one pipeline."""
+"""What every executor promises, run over each, and over several in one pipeline."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_nodes import Nodes
 from scripted_stages import PIPELINE, SOURCE, TARGETS, ask, block
 
 from duologue.engine.chunking import HandOver
+from duologue.engine.connectors.options import THRESHOLD_BYTES
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.connectors.segments import Segments
 from duologue.engine.connectors.shared_memory import SharedMemoryConnector
+from duologue.engine.deploy import RayDeploy, Resources
 from duologue.engine.executors.base import WINDOW, Emitted, Message, Replica
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerSpec
+from duologue.engine.executors.ray_cluster import RayCluster
+from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.orchestrator import Orchestrator
+from duologue.engine.pipeline import StageConfig
 from duologue.engine.requests import AudioDelta, EngineRequest, Finished, TextDelta
 from duologue.engine.stream import Stream
 
@@ -29,7 +35,17 @@ EXECUTORS = {
     "process": ("process", "process", "inline"),
     "process-to-inline": ("process", "inline", "inline"),
     "inline-to-process": ("inline", "process", "inline"),
+    "ray": ("ray", "ray", "inline"),
 }
+ACROSS = {
+    "ray-to-inline": ("ray", "inline", "inline"),
+    "inline-to-ray": ("inline", "ray", "inline"),
+    "process-to-ray": ("process", "ray", "inline"),
+    "ray-to-process": ("ray", "process", "inline"),
+}
+"""Edges that lead from Ray to another executor or back."""
+PLACES = (Resources(num_cpus=0, custom={"near": 1}), Resources(num_cpus=0, custom={"far": 1}), Resources(num_cpus=0))
+"""Of the stages: the first and the second are on two nodes."""
 
 
 class Rig:
@@ -41,20 +57,40 @@ class Rig:
         folder: Path,
         output_limit: int = 1_000_000,
         hand_over: HandOver | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         self.folder = folder
+        self.nodes = nodes
         self.segments = Segments(folder=folder)
-        connector = SharedMemoryConnector(PieceTypes(SOURCE.emits), self.segments)
-        self.replicas: dict[int, list[Replica]] = {}
-        for config, executor in zip(PIPELINE.stages, placement, strict=True):
-            build = StageBuild(TARGETS[config.stage_id], hand_over=None if config.stage_id else hand_over)
-            self.replicas[config.stage_id] = [
-                ProcessReplica(config.name, WorkerSpec(build, config.max_num_seqs), connector)
-                if executor == "process"
-                else InlineReplica(config.name, build, config.max_num_seqs)
-            ]
+        self.types = PieceTypes(SOURCE.emits)
+        self.connector = SharedMemoryConnector(self.types, self.segments)
+        self.hand_over = hand_over
+        self.replicas: dict[int, list[Replica]] = {
+            config.stage_id: [self._replica(config, executor, "process" in placement)]
+            for config, executor in zip(PIPELINE.stages, placement, strict=True)
+        }
         self.orchestrator = Orchestrator(PIPELINE, self.replicas, output_limit)
         self._count = 0
+
+    def _replica(self, config: StageConfig, executor: str, by_process: bool) -> Replica:
+        build = StageBuild(TARGETS[config.stage_id], hand_over=None if config.stage_id else self.hand_over)
+        slots = config.max_num_seqs
+        if executor == "process":
+            return ProcessReplica(config.name, WorkerSpec(build, slots), self.connector)
+        if executor == "inline":
+            return InlineReplica(config.name, build, slots)
+        assert self.nodes is not None
+        spec = RaySpec(
+            build=build,
+            types=self.types,
+            threshold_bytes=THRESHOLD_BYTES,
+            slots=slots,
+            final=config.final_output,
+            resources=PLACES[config.stage_id],
+        )
+        # Patience: on a busy machine an actor may well be silent for longer than is good for a conversation.
+        settings = RayDeploy(address=self.nodes.address, silent_after_s=TIMEOUT_S, dead_after_s=2 * TIMEOUT_S)
+        return RayReplica(config.name, spec, RayCluster(settings), local=self.connector if by_process else None)
 
     async def start(self) -> None:
         async def bring_up(replica: Replica) -> None:
@@ -87,18 +123,50 @@ class Rig:
         for (replica,) in self.replicas.values():
             assert await replica.close(), f"stage {replica.stage} did not stop"
         assert list(self.folder.iterdir()) == [], "segments left"
+        if self.nodes is not None:
+            await asyncio.to_thread(self.nodes.wait_for_no_objects)
 
 
 def text_of(deltas: list[Any]) -> str:
     return "".join(d.text for d in deltas if isinstance(d, TextDelta))
 
 
+@pytest.fixture
+def made_of(request: Any, tmp_path: Path) -> Callable[..., Rig]:
+    """A rig by its placement. The cluster is started for the first that needs it."""
+
+    def make(placement: tuple[str, ...], **settings: Any) -> Rig:
+        nodes = request.getfixturevalue("ray_nodes") if "ray" in placement else None
+        return Rig(placement, tmp_path, nodes=nodes, **settings)
+
+    return make
+
+
 @pytest.fixture(params=EXECUTORS)
-async def rig(request: Any, tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(EXECUTORS[request.param], tmp_path)
+async def rig(request: Any, made_of: Callable[..., Rig]) -> AsyncIterator[Rig]:
+    made = made_of(EXECUTORS[request.param])
     await made.start()
     yield made
     await made.close()
+
+
+@pytest.mark.parametrize("placement", ACROSS)
+async def test_edges_between_ray_and_another_executor(made_of: Callable[..., Rig], placement: str) -> None:
+    rig = made_of(ACROSS[placement])
+    await rig.start()
+    assert (await rig.text("numbers 100")).split() == [str(n) for n in range(100)]
+    for size in (0, 7, 200_000):
+        assert (await rig.text(f"blocks 40 {size}")).split() == [f"{n}:{size / 2:g}:15" for n in range(40)]
+    both = await rig.read(rig.open("blocks 3 50000", ("text", "audio")))
+    assert text_of(both) == "0:25000:15 1:25000:15 2:25000:15 "
+    assert b"".join(d.pcm for d in both if isinstance(d, AudioDelta)) == b"\0\1" * 3
+    streams = [rig.open("endless-blocks") for _ in range(4)]
+    await asyncio.wait_for(anext(streams[0]), TIMEOUT_S)
+    for stream in streams:
+        stream.abort()
+        assert (await rig.read(stream))[-1].reason == "aborted"
+    await rig.released()
+    await rig.close()
 
 
 async def test_pieces_arrive_whole_and_in_order(rig: Rig) -> None:
@@ -173,11 +241,11 @@ async def test_the_trace_has_its_first_events_in_order(rig: Rig) -> None:
 
 
 @pytest.fixture
-async def rig_of(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+async def rig_of(made_of: Callable[..., Rig]) -> AsyncIterator[Callable[..., Any]]:
     rigs: list[Rig] = []
 
     async def make(executor: str, hand_over: HandOver | None = None) -> Rig:
-        rigs.append(Rig(EXECUTORS[executor], tmp_path, hand_over=hand_over))
+        rigs.append(made_of(EXECUTORS[executor], hand_over=hand_over))
         await rigs[-1].start()
         return rigs[-1]
 
@@ -217,8 +285,9 @@ async def test_a_whole_output_is_the_same_and_frees_its_segments(rig_of: Callabl
     assert await chunked.text("numbers 7") == "[]0 1 2 3 4 [4 ]5 6 "
 
 
-async def test_an_undeclared_piece_fails_the_request_by_its_type(rig_of: Callable[..., Any]) -> None:
-    rig = await rig_of("process")
+@pytest.mark.parametrize("executor", ["process", "ray"])
+async def test_an_undeclared_piece_fails_the_request_by_its_type(rig_of: Callable[..., Any], executor: str) -> None:
+    rig = await rig_of(executor)
     deltas = await rig.read(rig.open("undeclared"))
     assert deltas[-1].error == (
         "Stage 'source' failed: a piece of type 'Undeclared' is not declared in the pipeline's 'emits'"

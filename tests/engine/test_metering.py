@@ -17,6 +17,7 @@ from duologue.engine import loop_lag
 from duologue.engine.continuity import RealTimePlayer
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.loop_lag import EVERY_S
+from duologue.engine.metering import RequestMeter
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import (
@@ -296,6 +297,26 @@ async def test_the_log_has_one_trace_a_request_also_of_one_that_was_aborted(
     assert (whole["request_id"], whole["reason"], whole["failure"]) == ("whole", "completed", None)
     assert {(edge["source"], edge["target"]) for edge in whole["edges"]} >= {("client", "metered-writer")}
     assert (aborted["request_id"], aborted["reason"], aborted["failure"]) == ("stopped", "aborted", "client_abort")
+
+
+async def test_what_cannot_be_measured_is_delivered_all_the_same(
+    kit: Any, rig_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd:
+        @property
+        def nbytes(self) -> int:
+            raise RuntimeError("no size")
+
+    def broken(trace: Any) -> None:
+        raise RuntimeError("no room for statistics")
+
+    monkeypatch.setattr(RequestMeter, "close", lambda self, trace: broken(trace))
+    rig = await rig_of(
+        kit.Scripted(lambda piece, context: context.emit(Odd())),
+        kit.Scripted(lambda piece, context: context.emit(TextDelta(text="odd"))),
+    )
+    assert await rig.read(rig.open()) == [TextDelta(text="odd"), Finished(reason="completed")]
+    await rig.released()
 
 
 def test_a_player_that_waits_is_silent_for_as_long_as_one_that_does_not_falls_behind() -> None:

@@ -24,8 +24,9 @@ from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.executors import heartbeat, process
-from duologue.engine.executors.process import ProcessReplica, WorkerError
+from duologue.engine.executors import heartbeat, remote
+from duologue.engine.executors.process import ProcessReplica
+from duologue.engine.executors.remote import WorkerError
 from duologue.engine.executors.wire import Ping
 from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
 from duologue.engine.requests import EngineRequest, Speak, TextDelta
@@ -217,7 +218,7 @@ async def test_a_stage_that_never_releases_an_aborted_request_is_hung(
 ) -> None:
     engine = await engine_of(ONE_PROCESS)
     beat_fast(monkeypatch, 0.05)
-    monkeypatch.setattr(process, "ABORT_S", 0.2)
+    monkeypatch.setattr(remote, "ABORT_S", 0.2)
     os.mkfifo(tmp_path / "fifo")
     other = open_(engine, "endless", "other")
     stuck = open_(engine, f"hold {tmp_path / 'fifo'}", "stuck")
@@ -254,8 +255,8 @@ async def test_a_stage_that_kills_its_process_fails_only_what_was_there(engine_o
 async def test_a_worker_that_keeps_dying_is_given_up(
     engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(process, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(remote, "MAX_RESTARTS", 2)
     engine = await engine_of(ONE_PROCESS)
     worker = replica(engine)
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -57,7 +57,7 @@ class Peer:
         return self
 
     def feed(self, data: bytes) -> None:
-        if self.transport.state in ("closing", "half closed", "aborted"):
+        if self.transport.state in ("closing", "aborted"):
             return
         self.protocol.data_received(data)
         while not self.protocol.queue.empty():

@@ -115,8 +115,6 @@ class Interpreter:
                     self.sent.append(event)
                 case OpenRequest(request=request):
                     self.requests[request.request_id] = request
-                case GoOn(rest=rest):
-                    self.do(rest)
                 case AbortRequest(request_id=request_id):
                     self.aborted.append(request_id)
                     self.requests.pop(request_id, None)
@@ -128,6 +126,9 @@ class Interpreter:
         while len(self._heard) >= 1536:
             frame, self._heard = self._heard[:1536], self._heard[1536:]
             self.do(VoiceActivity(0, 0.95 if frame.count(0) < 768 else 0.01))
+        for effect in effects:
+            if isinstance(effect, GoOn):
+                self.do(effect.rest)
 
 
 def test_the_session_is_announced_first_with_every_default() -> None:

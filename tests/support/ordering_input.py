@@ -192,12 +192,14 @@ def uncaused(trace: Trace) -> Iterator[tuple[str, Event | None]]:
     """Responses that neither the client asked for nor a detected turn calls for, and the turn detection then."""
     refused = errors_by_cause(trace)
     detection: Event | None = None
-    asked, turns = 0, 0
+    asked, turns, remote = 0, 0, 0
     detected: set[str] = set()
     for line in trace:
         event = line.event
         if line.from_client:
             asked += event["type"] == "response.create" and not refused[event["event_id"]]
+            decision = event.get("item", {}).get("type") == "mcp_approval_response"
+            remote = 1 if decision and not refused[event["event_id"]] else remote
         elif not from_server(line):
             continue
         elif event["type"] in SETTINGS:
@@ -206,8 +208,13 @@ def uncaused(trace: Trace) -> Iterator[tuple[str, Event | None]]:
             detected.add(event["item_id"])
         elif event["type"] == TURN[2] and event["item_id"] in detected:
             turns = 1  # of turns that wait, only the last is answered
+        elif event["type"] == "response.done":
+            kinds = {item["type"] for item in event["response"]["output"]}
+            remote = 1 if "mcp_call" in kinds and "function_call" not in kinds else remote
         elif event["type"] == "response.created":
-            if turns:
+            if remote and not asked:
+                remote = 0  # what came of calls to MCP servers is answered at once
+            elif turns:
                 turns = 0
             elif asked:
                 asked -= 1

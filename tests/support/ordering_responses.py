@@ -98,13 +98,15 @@ def _response_sequence(trace: Trace) -> Iterator[str]:
 
 
 def _items_follow_each_other(trace: Trace) -> Iterator[str]:
-    """Between ``response.created`` and ``.done`` an item is closed before the next begins."""
+    """In a response an item is closed before the next begins, calls to MCP servers apart."""
     for created in received(trace, "response.created"):
         response_id = created["response"]["id"]
         letters = "".join(
             _LETTERS[event["type"]]
             for event in received(trace)
-            if response_of(event) == response_id and _LETTERS.get(event["type"], "?") in set("CIiR")
+            if response_of(event) == response_id
+            and _LETTERS.get(event["type"], "?") in set("CIiR")
+            and event.get("item", {}).get("type") != "mcp_call"
         )
         if not re.fullmatch(r"C(Ii)*R", letters):
             yield f"{response_id} came as {letters}"

@@ -32,9 +32,11 @@ from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_server import http_server
+from duologue.realtime.mcp_client import McpServers
 from duologue.realtime.serve import listen
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, SessionManager
+from duologue.sessions.mcp.policy import McpRules
 
 KEY = "sekrit"
 MODELS = ("tiny", "gpt-realtime", "gpt-realtime-2.1", "gpt-4o-realtime-preview")
@@ -125,7 +127,9 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def scripted_server(script: Script = answer, **limits: Any) -> AsyncIterator[ScriptedServer]:
+async def scripted_server(
+    script: Script = answer, mcp: McpRules | None = None, **limits: Any
+) -> AsyncIterator[ScriptedServer]:
     """Serve with ``script`` in the place of the models and the given limits of a session."""
     engine = FollowingEngine(script)
     settings = ManagerSettings(
@@ -136,9 +140,10 @@ async def scripted_server(script: Script = answer, **limits: Any) -> AsyncIterat
         limits=Limits(**{"requests_per_minute": 1000, "tokens_per_minute": 100_000, **limits}),
         can_call_tools=True,
         speculate=False,
+        mcp=mcp or McpRules(),
     )
     gateway = Gateway(engine, NAMES)
-    gateway.open(SessionManager(engine, settings))  # type: ignore[arg-type]
+    gateway.open(SessionManager(engine, settings, tool_servers=McpServers))  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0)
     server = http_server(create_app(gateway, ApiKeys([KEY])))
     running = asyncio.create_task(server.serve(sockets=[listener]))

@@ -42,12 +42,14 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
+from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.updating import Bound
 
 RATE = 24_000
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
+F = TypeVar("F", bound=Effect)
 
 NAMES = Names(
     models={"assistant": "assistant", "default": "assistant", "gpt-realtime": "assistant", "second": "second"},
@@ -81,6 +83,7 @@ class Driver:
         prompts: dict[str, PromptTemplate] | None = None,
         make_suppressor: MakeSuppressor = no_suppressor,
         bound: Bound | None = None,
+        mcp: McpPolicy | None = None,
     ) -> None:
         numbers = itertools.count()
         context = SessionContext(
@@ -92,6 +95,7 @@ class Driver:
             gives_logprobs=gives_logprobs,
             prompts=prompts or {},
             make_suppressor=make_suppressor,
+            mcp=mcp or McpPolicy(McpRules()),
             may_speculate=lambda: speculate,
         )
         session = RealtimeSession(
@@ -202,6 +206,9 @@ class Driver:
 
     def last(self, kind: type[E]) -> E:
         return self.all(kind)[-1]
+
+    def effects_of(self, kind: type[F]) -> list[F]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def kinds(self) -> list[str]:
         return [str(type(event).__struct_config__.tag) for event in self.sent]

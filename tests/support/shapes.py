@@ -25,7 +25,8 @@ def check_shapes(trace: Sequence[Line]) -> None:
 def _no_nulls_where_absent_is_meant(event: Event) -> None:
     """S1: inside items and parts a key is absent, never null (the JavaScript agents client rejects null).
 
-    All but one: it insists on the ``transcript`` of input audio, which is null until it is known.
+    All but two: it insists on the ``transcript`` of input audio and on the ``output`` of a call to an MCP server, which
+    are null until they are known.
     """
     items = [event["item"]] if "item" in event else event.get("response", {}).get("output", [])
     for item in [*items, *([event["part"]] if "part" in event else [])]:
@@ -33,4 +34,6 @@ def _no_nulls_where_absent_is_meant(event: Event) -> None:
             named = dict(holder)
             if holder.get("type") == "input_audio":
                 assert isinstance(named.pop("transcript"), str | None)
+            if holder.get("type") == "mcp_call":
+                assert isinstance(named.pop("output"), str | None)
             assert None not in named.values(), f"null in {holder} of {event['type']}"

@@ -24,6 +24,8 @@ class Plan:
     def __init__(self) -> None:
         self.rows: torch.Tensor = torch.zeros(0, dtype=torch.long)
         """``[batch]``: the slot of each row."""
+        self.span: slice | None = None
+        """The same slots if they follow each other: a view of them is no copy, and needs no word from the device."""
         self.positions: torch.Tensor = torch.zeros(0, 0, dtype=torch.long)
         """``[batch, queries]``: where in its slot each token goes."""
         self.length = 0
@@ -58,10 +60,8 @@ class SlotLayer(CacheLayerMixin):
         where = (plan.rows[:, None], slice(None), plan.positions)
         self.keys[where] = key_states.transpose(1, 2)
         self.values[where] = value_states.transpose(1, 2)
-        if len(plan.rows) == 1:  # no copy
-            row = int(plan.rows[0])
-            return self.keys[row : row + 1, :, : plan.length], self.values[row : row + 1, :, : plan.length]
-        return self.keys[plan.rows, :, : plan.length], self.values[plan.rows, :, : plan.length]
+        rows = plan.rows if plan.span is None else plan.span
+        return self.keys[rows, :, : plan.length], self.values[rows, :, : plan.length]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """The first tokens of one slot become those of another."""
@@ -108,6 +108,8 @@ class SlotCache(Cache):
         positions = starts_tensor[:, None] + torch.arange(queries, device=self._device)
         plan = self.plan
         plan.rows = torch.tensor(rows, device=self._device)
+        last = rows[0] + len(rows)
+        plan.span = slice(rows[0], last) if list(rows) == list(range(rows[0], last)) else None
         plan.positions = positions
         plan.length = max(starts) + queries
         distance = positions[:, :, None] - torch.arange(plan.length, device=self._device)

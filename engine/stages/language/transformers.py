@@ -51,8 +51,8 @@ class TransformersLanguageModel(Stage):
 
     All sessions write in one batch; each has a slot while there are enough, in which what the model has read stays
     cached, and a new session takes what it shares with another (its instructions) from that one's slot. Stops at a
-    token; while a prompt is read, after a slice of 64 tokens; a picture is looked at in one go. Calls of tools are
-    known by the form ``<tool_call>{...}</tool_call>``.
+    token; while a prompt is read, after a slice of 64 tokens (512 on an accelerator); a picture is looked at in one go.
+    Calls of tools are known by the form ``<tool_call>{...}</tool_call>``.
     """
 
     def __init__(

@@ -6,13 +6,14 @@
 // did not understand), `said` (whatever it wrote to the console), `errors` (its error events), and `result`.
 
 import { readFile } from 'node:fs/promises';
+import { hostedMcpTool } from '@openai/agents';
 import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents/realtime';
 import { WebSocket } from 'ws';
 import { z } from 'zod';
 
 const PATIENCE_MS = 60_000;
 const NOVELIST = 'You are a novelist. Write a long story of at least three hundred words.';
-const { scenario, url, key, audio } = JSON.parse(process.argv[2]);
+const { scenario, url, key, audio, mcp } = JSON.parse(process.argv[2]);
 const report = { trace: [], ignored: [], said: [], errors: [], result: {} };
 
 // -- watching ---------------------------------------------------------------------------------------------------------
@@ -185,6 +186,32 @@ const scenarios = {
     report.result.said = (await said).transcript;
     await done;
     report.result.asked = asked;
+    return session;
+  },
+
+  async mcp() {
+    const library = hostedMcpTool({
+      serverLabel: 'library',
+      serverUrl: mcp,
+      allowedTools: ['weather'],
+      requireApproval: 'always',
+    });
+    const listed = next('mcp_list_tools.completed');
+    const session = await connected({ tools: [library] });
+    await listed;
+    const requested = new Promise((resolve) =>
+      session.once('tool_approval_requested', (context, agent, request) => resolve(request)),
+    );
+    const called = new Promise((resolve) => session.once('mcp_tool_call_completed', (context, agent, call) => resolve(call)));
+    session.sendMessage('How is the weather?');
+    const request = await requested;
+    const said = next('response.output_audio_transcript.done');
+    const done = next('response.done', (event) => event.response.output.some((item) => item.type === 'message'));
+    await session.approve(request.approvalItem);
+    report.result.call = await called;
+    report.result.said = (await said).transcript;
+    await done;
+    report.result.tools = session.availableMcpTools.map((tool) => tool.name);
     return session;
   },
 

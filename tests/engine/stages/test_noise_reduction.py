@@ -37,7 +37,7 @@ def make() -> MakeSuppressor:
 def noise(kind: str, seconds: float) -> Samples:
     """RMS 1, mono at ``RATE``."""
     count = round(seconds * RATE)
-    time, rng = np.arange(count) / RATE, np.random.default_rng(0)
+    time, rng = np.arange(count) / RATE, np.random.default_rng(1)
     wave = rng.standard_normal(count)
     if kind == "hum":
         wave = np.sum([np.sin(2 * np.pi * 50 * k * time + k) / k for k in range(1, 7)], axis=0)
@@ -64,22 +64,33 @@ def in_noise(recording: Samples, kind: str) -> Samples:
     return (scene + level * noise(kind, len(scene) / RATE)[: len(scene)]).astype(np.float32)
 
 
+@pytest.fixture(scope="module")
+def sentences(recordings) -> dict[str, tuple[Samples, str]]:
+    """The recordings that are whole sentences."""
+    return {name: found for name, found in recordings.items() if name.startswith(("librivox", "jfk", "goforward"))}
+
+
 @pytest.mark.parametrize("kind", NOISES)
-def test_the_noise_floor_falls_by_ten_decibels_and_the_words_stay(make, recordings, transcribe, kind: str) -> None:
-    names = [name for name in recordings if name.startswith(("librivox", "goforward"))]
-    without, with_it = WordErrors(0, 0), WordErrors(0, 0)
-    for name in names:
-        recording, spoken = recordings[name]
+def test_the_noise_floor_behind_the_words_falls_by_ten_decibels(make, sentences, kind: str) -> None:
+    for name, (recording, _) in sentences.items():
         noisy = in_noise(recording, kind)
         clean = cleaned(make, noisy)
         assert len(clean) == len(noisy)
         behind = slice(len(noisy) - round(0.7 * RATE), len(noisy) - round(0.05 * RATE))
         assert dbfs(noisy[behind]) - dbfs(clean[behind]) >= 10, name
-        words = slice(round((LEAD_S - 0.3) * RATE), len(noisy))
-        without += word_errors(spoken, transcribe(resample(noisy[words], RATE, 16_000)))
-        with_it += word_errors(spoken, transcribe(resample(clean[words], RATE, 16_000)))
-    print(f"{kind} at {SNR_DB:.0f} dB: {without.errors} of {without.words} words wrong without, {with_it.errors} with")
-    assert with_it.errors <= without.errors + 1  # one word of chance
+
+
+def test_no_more_words_are_misheard_than_without(make, sentences, transcribe) -> None:
+    """Over all the noises: by one noise alone a word more or less is chance."""
+    without, with_it = WordErrors(0, 0), WordErrors(0, 0)
+    for recording, spoken in sentences.values():
+        for kind in NOISES:
+            noisy = in_noise(recording, kind)
+            words = slice(round((LEAD_S - 0.3) * RATE), len(noisy))
+            without += word_errors(spoken, transcribe(resample(noisy[words], RATE, 16_000)))
+            with_it += word_errors(spoken, transcribe(resample(cleaned(make, noisy)[words], RATE, 16_000)))
+    print(f"{SNR_DB:.0f} dB: {without.errors} of {without.words} words misheard without, {with_it.errors} with")
+    assert with_it.errors <= without.errors
     assert with_it.rate <= 0.10
 
 

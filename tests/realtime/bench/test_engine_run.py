@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from missing import need_package
 from typer.testing import CliRunner
 
-from duologue.realtime.bench import engine_run
+from duologue.realtime.bench import engine_packaged, engine_run
 from duologue.realtime.bench.cli import app
 from duologue.realtime.bench.engine_packaged import measure_stage_aborts
 from duologue.realtime.bench.engine_polling import measure_loops
@@ -14,11 +15,14 @@ from duologue.realtime.bench.engine_run import EngineReport, measure_aborts, mea
 
 
 @pytest.mark.parametrize(
-    ("executor", "connector", "threshold"), [("inline", "local", 0), ("process", "shared_memory", 0)]
+    ("executor", "connector", "threshold"),
+    [("inline", "local", 0), ("process", "shared_memory", 0), ("ray", "object_store", 0)],
 )
 async def test_a_hop_is_measured_for_every_piece_but_the_first_tenth(
     executor: engine_run.Executor, connector: str, threshold: int
 ) -> None:
+    if executor == "ray":
+        need_package("ray")
     hop = await measure_hop(executor, connector, threshold, 100_000, 500, 0.2)
     assert (hop.payload_bytes, hop.latency.n, hop.latency.unit) == (100_000, 90, "ms")
     assert hop.latency.min is not None
@@ -43,6 +47,17 @@ async def test_both_loops_give_the_same_answers_and_only_one_of_them_works_when_
     assert (events.loop, polling.loop) == ("events", "polling")
     assert events.first_audio.n == polling.first_audio.n == events.concurrency
     assert events.idle_cpu_percent < polling.idle_cpu_percent
+
+
+@pytest.mark.models
+async def test_the_same_long_answer_is_measured_with_and_without_async_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_packaged, "TOKENS", 24)
+    on, off = await engine_packaged.measure_async_chunk(1)
+    assert (on.async_chunk, off.async_chunk) == (True, False)
+    assert on.audio_s == off.audio_s > 0
+    for chunked in (on, off):
+        assert chunked.first_audio.n == chunked.end_to_end.n == 1
+        assert chunked.first_audio.p50 <= chunked.end_to_end.p50  # type: ignore[operator]
 
 
 @pytest.mark.models

@@ -61,7 +61,7 @@ def llamacpp_url() -> Iterator[str]:
 @pytest.fixture
 def endpoint(llamacpp_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenAILanguageModel]:
     monkeypatch.setenv("LLAMA_KEY", KEY)
-    stage = OpenAILanguageModel("smollm2", llamacpp_url, "LLAMA_KEY", sampling={"temperature": 0.0, "top_k": 40})
+    stage = OpenAILanguageModel("smollm2", llamacpp_url, "LLAMA_KEY", timeout_s=120, sampling={"temperature": 0.0})
     stage.load()
     stage.warm_up()
     yield stage
