@@ -166,3 +166,12 @@ def test_without_a_suppressor_it_is_accepted_and_echoed() -> None:
     assert setting is not None
     assert (setting.type, setting.strength) == ("near_field", 1.0)
     assert driver.spoken_turn()
+
+
+def test_a_detector_that_joins_begins_where_the_clean_sound_does() -> None:
+    driver = Driver(patch(NEAR, turn_detection=None), make_suppressor=gate)
+    driver.say(noise(105))  # 2,520 samples, of which 10 frames less the delay are clean: 2,224
+    driver.update({"audio": {"input": {"turn_detection": {"type": "server_vad"}}}})
+    driver.say(noise(500), speech(600), noise(800))
+    frame = 2_224 / 24 + 16 * 32  # the first that is all speech
+    assert driver.last(events.SpeechStarted).audio_start_ms == int(frame - 300)
