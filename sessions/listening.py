@@ -105,11 +105,11 @@ class Listening:
             message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
             raise ProtocolError("invalid_value", message, "audio")
         if self._timeline.suppresses_noise and len(data) > PIECE_BYTES:
-            self.take(data, 0)
+            self.append_from(data, 0)
         else:
             self._feed(self._timeline.append(data))
 
-    def take(self, data: bytes, offset: int) -> None:
+    def append_from(self, data: bytes, offset: int) -> None:
         """The next piece of an append from ``offset`` on; the rest comes back."""
         self._feed(self._timeline.append(data[offset : offset + PIECE_BYTES]))
         if offset + PIECE_BYTES < len(data):

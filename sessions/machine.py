@@ -118,7 +118,7 @@ class ConversationMachine:
             case client.InputAudioAppend(audio=audio):
                 self._listening.append(audio)
             case MoreAudio(audio=audio, offset=offset):
-                self._listening.take(audio, offset)
+                self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
