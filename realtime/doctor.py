@@ -30,7 +30,11 @@ REQUIRED = {
     "uvloop": "event loop",
     "httptools": "HTTP server",
 }
-EXTRAS = {"sounddevice": ("mic", "talk --mic"), "openai": ("test", "tests with the OpenAI client")}
+EXTRAS = {
+    "sounddevice": ("mic", "talk --mic"),
+    "livekit.rtc": ("audio", "noise_reduction of a session, which has no effect without it"),
+    "openai": ("test", "tests with the OpenAI client"),
+}
 
 
 @dataclass(frozen=True)

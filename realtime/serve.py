@@ -13,15 +13,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import psutil
 import uvloop
 
+from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
+from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
 from duologue.realtime import logs, mcp_client
@@ -101,6 +103,8 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
             return
         # Only now: what a model can do may be written in files that have just been fetched.
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
+        make_suppressor = await run_in_thread(load_noise_suppression, "noise-suppression-load")
+        settings = replace(settings, make_suppressor=make_suppressor)
         tool_servers = mcp_client.McpServers if mcp_client.installed() else None
         manager = SessionManager(engine, settings, tool_servers=tool_servers)
         gateway.open(manager)

@@ -30,6 +30,7 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    GoOn,
     HangUp,
     Input,
     ListTools,
@@ -215,6 +216,8 @@ class SessionActor:
         self._voice_stream = 0
         self._unfed: deque[bytes] = deque()
         """Input that waits until voice activity has caught up. Until then no event is handled."""
+        self._yielding = False
+        """Until the event loop has had a turn no event is handled either."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._tasks: asyncio.TaskGroup | None = None
@@ -315,7 +318,7 @@ class SessionActor:
         take, events, machine, clock = self._mailbox.take, self._mailbox.events, self._machine, self._clock
         try:
             while True:
-                while events and not self._unfed:
+                while events and not self._unfed and not self._yielding:
                     self._perform(machine.handle(take(), clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
@@ -354,6 +357,10 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case GoOn(rest=rest):
+                    self._mailbox.events.appendleft(rest)
+                    self._yielding = True
+                    asyncio.get_running_loop().call_soon(self._after_yield)
                 case OpenRequest(request=request):
                     self._open(request)
                 case AbortRequest(request_id=request_id, reason=reason):
@@ -425,6 +432,10 @@ class SessionActor:
             await voice_activity.wait_below(MAX_PENDING_FRAMES)
             voice_activity.feed_pcm(self._unfed[0])
             self._unfed.popleft()
+        self._run_on()
+
+    def _after_yield(self) -> None:
+        self._yielding = False
         self._run_on()
 
     def _start_voice_activity(self, stream: int, sample_rate: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.codecs.wire_audio import WireDecoder
 from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
@@ -50,6 +51,8 @@ class SessionContext:
     """Whether the recogniser says how sure it is of its words."""
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     """Stored prompts by id."""
+    make_suppressor: MakeSuppressor = no_suppressor
+    """What cleans the input of a session that asks for ``noise_reduction``."""
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False

@@ -24,6 +24,13 @@ class VoiceActivity(Signal, frozen=True):
     probability: float
 
 
+class MoreAudio(Signal, frozen=True):
+    """The rest of an append from byte ``offset`` on: what takes long to work on is taken in pieces."""
+
+    audio: bytes
+    offset: int
+
+
 class EngineOutput(Signal, frozen=True):
     """The next delta of an open engine request. A request that the core no longer knows is stale: dropped."""
 
@@ -96,6 +103,12 @@ class FeedVoiceActivity(Effect, frozen=True):
 
 class StopVoiceActivity(Effect, frozen=True):
     """No stream of voice activity is wanted any more."""
+
+
+class GoOn(Effect, frozen=True):
+    """Let others have their turn, then hand this back, before anything else."""
+
+    rest: MoreAudio
 
 
 class OpenRequest(Effect, frozen=True):

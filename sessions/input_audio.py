@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Literal
 
+from duologue.codecs.noise_suppression import NoiseSuppressor
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
 from duologue.codecs.wire_audio import WireDecoder
+from duologue.sessions.config import NoiseReduction
 from duologue.sessions.timebase import ticks_per_sample
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
+
+PIECE_BYTES = 16_000
+"""How much of an append is cleaned of noise in one go: a third of a second of PCM16, two of G.711; 15 ms at most."""
+
+
+def reduces_noise(setting: NoiseReduction | None) -> bool:
+    """Whether the input is to be cleaned. There is one strength: anything above 0 is all of it."""
+    return setting is not None and setting.strength > 0
 
 
 class InputTimeline:
     """Decoded input audio between two positions in ticks; appending and letting go of the oldest are O(1) amortised.
 
-    Holds PCM16 at the wire's rate, so that what is kept is what was sent.
+    Holds PCM16 at the wire's rate, so that what is kept is what was sent. With a suppressor of noise, what lies before
+    ``clean_end`` is clean; the few samples beyond stand as they came, and are written over as they get clean.
     """
 
     def __init__(self, encoding: Encoding) -> None:
@@ -23,6 +34,7 @@ class InputTimeline:
         self._encoding = encoding
         self._ticks = ticks_per_sample(self._decoder.sample_rate)
         self._pcm = bytearray()
+        self._suppressor: NoiseSuppressor | None = None
         self.end = 0
         """First tick not yet received."""
 
@@ -35,12 +47,41 @@ class InputTimeline:
         """First tick still held."""
         return self.end - len(self._pcm) // 2 * self._ticks
 
+    @property
+    def clean_end(self) -> int:
+        """First tick that :meth:`append` has not returned yet."""
+        return self.end if self._suppressor is None else self.end - self._suppressor.lag * self._ticks
+
+    @property
+    def suppresses_noise(self) -> bool:
+        return self._suppressor is not None
+
+    def suppress_noise(self, suppressor: NoiseSuppressor | None) -> bytes:
+        """Clean what comes from now on, or no longer.
+
+        Returns what the suppressor until now still held, as it came: the samples between ``clean_end`` and ``end``.
+        """
+        held = b"" if self._suppressor is None else self._suppressor.held
+        self._suppressor = suppressor
+        return held
+
     def append(self, data: bytes) -> bytes:
-        """Take bytes as they came from the wire; an odd one waits for its other half. Returns the new PCM16."""
+        """Take bytes as they came from the wire; an odd one waits for its other half.
+
+        Returns the PCM16 that is new, or newly clean: it begins where that of the last call ended.
+        """
         pcm = self._decoder.decode(data)
         self._pcm += pcm
         self.end += len(pcm) // 2 * self._ticks
-        return pcm
+        return pcm if self._suppressor is None else self._clean(self._suppressor, pcm)
+
+    def _clean(self, suppressor: NoiseSuppressor, pcm: bytes) -> bytes:
+        clean = suppressor.process(pcm)
+        stop = len(self._pcm) - suppressor.lag * 2
+        if stop > 0:  # else what is clean now has been let go of already
+            start = max(0, stop - len(clean))
+            self._pcm[start:stop] = clean[len(clean) - (stop - start) :]
+        return clean
 
     def cut(self, start: int, end: int) -> bytes:
         """PCM16 between two positions, clamped to what is held. The audio stays."""
@@ -57,7 +98,10 @@ class InputTimeline:
         self._decoder.reset()
 
     def change_encoding(self, encoding: Encoding) -> bool:
-        """Expect another format from now on; what is held is converted. True if the rate changed."""
+        """Expect another format from now on; what is held is converted. True if the rate changed.
+
+        A suppressor is for one rate: after a change there is none.
+        """
         if encoding == self._encoding:
             return False
         before = self.sample_rate
@@ -65,6 +109,7 @@ class InputTimeline:
         self._ticks = ticks_per_sample(self._decoder.sample_rate)
         if self.sample_rate == before:
             return False
+        self._suppressor = None
         converted = resample(pcm16_to_float(bytes(self._pcm)), before, self.sample_rate)
         self._pcm = bytearray(float_to_pcm16(converted))
         return True

@@ -14,9 +14,9 @@ from duologue.sessions import server_events as events
 from duologue.sessions.config import encoding
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import FeedVoiceActivity, StopVoiceActivity
+from duologue.sessions.effects import FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.input_audio import InputTimeline
+from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.items import InputAudio, MessageItem
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, to_ms
 from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
@@ -70,6 +70,7 @@ class Listening:
         self._stream = 0
         self._stream_position = 0
         self._settled = 0
+        self._reduces_noise = False
         self.settings_changed(detection_changed=True)
 
     @property
@@ -77,9 +78,11 @@ class Listening:
         return self._turn is not None
 
     def settings_changed(self, *, detection_changed: bool) -> None:
-        """Follow the session's input format and turn detection."""
+        """Follow the session's input format, noise reduction and turn detection."""
         session_input = self._core.session.audio.input
-        if self._timeline.change_encoding(encoding(session_input.format)):
+        rate_changed = self._timeline.change_encoding(encoding(session_input.format))
+        self._follow_noise_reduction(rate_changed)
+        if rate_changed:
             self._restart_stream()
         if not detection_changed:
             return
@@ -101,9 +104,29 @@ class Listening:
         if self._policy is None and self._timeline.end - self._timeline.start > limit_s * TICKS_PER_SECOND:
             message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
             raise ProtocolError("invalid_value", message, "audio")
-        pcm = self._timeline.append(data)
+        if self._timeline.suppresses_noise and len(data) > PIECE_BYTES:
+            self.append_from(data, 0)
+        else:
+            self._feed(self._timeline.append(data))
+
+    def append_from(self, data: bytes, offset: int) -> None:
+        """The next piece of an append from ``offset`` on; the rest comes back."""
+        self._feed(self._timeline.append(data[offset : offset + PIECE_BYTES]))
+        if offset + PIECE_BYTES < len(data):
+            self._core.effects.append(GoOn(MoreAudio(data, offset + PIECE_BYTES)))
+
+    def _feed(self, pcm: bytes) -> None:
         if self._policy is not None and pcm:
             self._core.effects.append(FeedVoiceActivity(self._stream, pcm, self._timeline.sample_rate))
+
+    def _follow_noise_reduction(self, rate_changed: bool) -> None:
+        wanted = reduces_noise(self._core.session.audio.input.noise_reduction)
+        if wanted == self._reduces_noise and not (wanted and rate_changed):
+            return
+        self._reduces_noise = wanted
+        make = self._core.context.make_suppressor
+        # What it held goes to voice activity as it came: the stream goes on without a gap.
+        self._feed(self._timeline.suppress_noise(make(self._timeline.sample_rate) if wanted else None))
 
     def commit(self) -> Entry:
         """The client ends the turn by hand; this never creates a response."""
@@ -196,4 +219,4 @@ class Listening:
 
     def _restart_stream(self) -> None:
         self._stream += 1
-        self._stream_position = self._timeline.end
+        self._stream_position = self._timeline.clean_end

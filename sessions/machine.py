@@ -34,6 +34,7 @@ from duologue.sessions.effects import (
     EngineOutput,
     HangUp,
     Input,
+    MoreAudio,
     Shutdown,
     Tick,
     ToolAnswered,
@@ -116,6 +117,8 @@ class ConversationMachine:
         match event:
             case client.InputAudioAppend(audio=audio):
                 self._listening.append(audio)
+            case MoreAudio(audio=audio, offset=offset):
+                self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
@@ -72,6 +73,7 @@ class ManagerSettings:
     takes_images: bool = False
     gives_logprobs: bool = False
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
+    make_suppressor: MakeSuppressor = no_suppressor
     mcp: McpRules = field(default_factory=McpRules)
 
 
@@ -263,6 +265,7 @@ class SessionManager:
             takes_images=settings.takes_images,
             gives_logprobs=settings.gives_logprobs,
             prompts=settings.prompts,
+            make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
             may_speculate=self._may_speculate,
         )

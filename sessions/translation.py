@@ -40,8 +40,10 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    GoOn,
     HangUp,
     Input,
+    MoreAudio,
     OpenRequest,
     Send,
     Shutdown,
@@ -49,7 +51,7 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError, from_validation_error
-from duologue.sessions.input_audio import InputTimeline
+from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.languages import WITHOUT_SPACES, described, primary
 from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.server_events import ErrorBody, ErrorEvent
@@ -125,6 +127,7 @@ class TranslationMachine:
         self._pending = bytearray()
         self._timeline = InputTimeline("pcm")
         self._policy = SilencePolicy(STRETCHES)
+        self._reduces_noise = False
         self._seen = 0
         self._speech_start: int | None = None
         self._heard_ms = 0
@@ -136,6 +139,7 @@ class TranslationMachine:
         self._flushed_at = 0
         """Position up to which voice activity has to have seen the input before the session is closed."""
         self._closed = False
+        self._follow_noise_reduction()
         self._emit(events.TranslationCreated, session=session)
 
     @property
@@ -164,7 +168,9 @@ class TranslationMachine:
             case events.TranslationAppend(audio=audio):
                 if self._closing is not None:
                     raise ProtocolError("invalid_event", "The session is closing; no more audio is taken.", "type")
-                self._append(audio)
+                self._append(audio, 0)
+            case MoreAudio(audio=audio, offset=offset):
+                self._append(audio, offset)
             case VoiceActivity(probability=probability):
                 self._voice_activity(probability)
             case EngineOutput(request_id=request_id, delta=delta):
@@ -186,22 +192,37 @@ class TranslationMachine:
 
     def _update(self, patch: dict[str, Any]) -> None:
         self.session = configured(self.session, patch, self._context)
+        self._follow_noise_reduction()
         self._emit(events.TranslationUpdated, session=self.session)
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
-    def _append(self, audio: bytes) -> None:
-        """Buffer sound, and consume it in whole frames."""
-        self._pending += audio
+    def _follow_noise_reduction(self) -> None:
+        wanted = reduces_noise(self.session.audio.input.noise_reduction)
+        if wanted != self._reduces_noise:
+            self._reduces_noise = wanted
+            make = self._context.make_suppressor
+            held = self._timeline.suppress_noise(make(self._timeline.sample_rate) if wanted else None)
+            self._detect(held)
+
+    def _append(self, audio: bytes, offset: int) -> None:
+        """Buffer sound from ``offset`` on, and consume it in whole frames; what takes long, in pieces."""
+        end = offset + PIECE_BYTES if self._timeline.suppresses_noise else len(audio)
+        self._pending += audio[offset:end]
         whole = len(self._pending) // FRAME_BYTES
         for _ in range(whole):
             self._feed(bytes(self._pending[:FRAME_BYTES]))
             del self._pending[:FRAME_BYTES]
         self._heard_ms += whole * FRAME_MS
+        if end < len(audio):
+            self._effects.append(GoOn(MoreAudio(audio, end)))
 
     def _feed(self, frame: bytes) -> None:
-        pcm = self._timeline.append(frame)
-        self._effects.append(FeedVoiceActivity(0, pcm, self._timeline.sample_rate))
+        self._detect(self._timeline.append(frame))
+
+    def _detect(self, pcm: bytes) -> None:
+        if pcm:
+            self._effects.append(FeedVoiceActivity(0, pcm, self._timeline.sample_rate))
 
     def _voice_activity(self, probability: float) -> None:
         start = self._seen
@@ -285,7 +306,7 @@ class TranslationMachine:
             return
         self._closing, self._flushed_by = code, now + FLUSH_S
         if self._pending:
-            self._append(bytes(FRAME_BYTES - len(self._pending)))
+            self._append(bytes(FRAME_BYTES - len(self._pending)), 0)
         self._flushed_at = self._timeline.end + (STRETCHES.silence_duration_ms + 100) * TICKS_PER_MS
         for _ in range(FLUSH_FRAMES):
             self._feed(bytes(FRAME_BYTES))

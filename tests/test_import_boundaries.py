@@ -18,6 +18,7 @@ IMPURE = {
     *("asyncio", "anyio", "trio", "uvloop", "concurrent", "threading", "multiprocessing", "subprocess", "time"),
     *("socket", "selectors", "select", "ssl", "http", "urllib", "websockets", "starlette", "uvicorn"),
     *("numpy", "soxr", "onnxruntime", "torch", "transformers", "ctranslate2", "faster_whisper", "xllamacpp", "hibari"),
+    "livekit",
 }
 PURE = "urllib.parse"
 """The one module of an impure package that does nothing but compute."""

@@ -10,6 +10,7 @@ import pytest
 from scripted_engine import TIMEOUT_S, LoudnessStream, ScriptedEngine, ScriptedTransport
 from session_driver import NAMES, silence, speech
 
+from duologue.codecs.noise_suppression import NoiseSuppressor
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.deploy.config import DuplexSession
 from duologue.engine.engine import ServedNames
@@ -19,6 +20,7 @@ from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.input_audio import PIECE_BYTES
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager, settings_from_deploy
 from duologue.sessions.translation_events import TranslationAppend
@@ -231,3 +233,35 @@ async def test_fc_046_several_feeds_of_one_event_wait_for_a_slow_detector_in_ord
     transport.hang_up()
     await asyncio.wait_for(task, TIMEOUT_S)
     assert b"".join(fed) == sound
+
+
+async def test_a_long_append_that_is_cleaned_of_noise_leaves_others_their_turn() -> None:
+    """Between its pieces the loop goes round; what comes after it waits, and is not lost."""
+    turns = 0
+
+    class Frames:
+        delay = 0
+
+        def process(self, frame: bytes) -> bytes:
+            worked.append(turns)
+            return frame
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    worked: list[int] = []
+    engine = ScriptedEngine()
+    manager = manager_of(engine, make_suppressor=lambda sample_rate: NoiseSuppressor(Frames(), sample_rate))
+    async with session(manager) as transport:
+        counting = asyncio.create_task(count())
+        settings = {"noise_reduction": {"type": "near_field"}, "turn_detection": None}
+        transport.say(client.SessionUpdate(session={"audio": {"input": settings}}))
+        transport.say(client.InputAudioAppend(audio=speech(10_000)), client.InputAudioCommit())
+        await transport.until(events.InputAudioCommitted)
+        counting.cancel()
+        await asyncio.wait([counting])
+    assert len(worked) == 1000
+    assert max(worked.count(turn) for turn in set(worked)) <= PIECE_BYTES // 480 + 1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_driver import NAMES, silence, speech
 
+from duologue.codecs.noise_suppression import MakeSuppressor, NoiseSuppressor, no_suppressor
 from duologue.engine.requests import (
     AudioDelta,
     Converse,
@@ -27,6 +28,7 @@ from duologue.sessions.effects import (
     CloseSession,
     EngineOutput,
     FeedVoiceActivity,
+    GoOn,
     OpenRequest,
     Send,
     Shutdown,
@@ -48,9 +50,16 @@ from duologue.sessions.translation import (
 class Interpreter:
     """A machine, and a detector and an engine by hand."""
 
-    def __init__(self, patch: dict[str, Any] | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        patch: dict[str, Any] | None = None,
+        limits: Limits | None = None,
+        make_suppressor: MakeSuppressor = no_suppressor,
+    ) -> None:
         numbers = itertools.count()
-        self.context = SessionContext(NAMES, lambda prefix: f"{prefix}_{next(numbers)}", limits or Limits())
+        self.context = SessionContext(
+            NAMES, lambda prefix: f"{prefix}_{next(numbers)}", limits or Limits(), make_suppressor=make_suppressor
+        )
         self.now = 100.0
         self.sent: list[Any] = []
         self.requests: dict[str, EngineRequest] = {}
@@ -117,6 +126,9 @@ class Interpreter:
         while len(self._heard) >= 1536:
             frame, self._heard = self._heard[:1536], self._heard[1536:]
             self.do(VoiceActivity(0, 0.95 if frame.count(0) < 768 else 0.01))
+        for effect in effects:
+            if isinstance(effect, GoOn):
+                self.do(effect.rest)
 
 
 def test_the_session_is_announced_first_with_every_default() -> None:
@@ -353,3 +365,24 @@ def test_deltas_of_one_stretch_are_merged_for_a_slow_reader_and_their_sound_is_c
         ("TranslatedAudioDelta", 10),
     ]
     assert outbox.audio_bytes == 0
+
+
+class Halved:
+    """Halves what is loud, at once."""
+
+    delay = 0
+
+    def process(self, frame: bytes) -> bytes:
+        return frame.replace(b"\x10\x27", b"\x88\x13")
+
+
+def test_noise_reduction_is_what_the_recogniser_gets_and_it_may_change() -> None:
+    patch = {"audio": {"input": {"noise_reduction": {"type": "far_field"}}}}
+    interpreter = Interpreter(patch, make_suppressor=lambda sample_rate: NoiseSuppressor(Halved(), sample_rate))
+    interpreter.say(silence(400) + speech(600) + silence(1000), chunk=10**6)
+    interpreter.do(events.TranslationUpdate(session={"audio": {"input": {"noise_reduction": None}}}))
+    interpreter.say(speech(600), silence(1000))
+    payloads = [request.payload for request in interpreter.requests.values()]
+    clean, raw = (payload.audio for payload in payloads if isinstance(payload, Transcribe))
+    assert clean.count(b"\x88\x13") == raw.count(b"\x10\x27") == 24 * 600
+    assert b"\x10\x27" not in clean

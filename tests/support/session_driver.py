@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.engine.requests import (
     AudioDelta,
     Converse,
@@ -33,6 +34,7 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    GoOn,
     Input,
     OpenRequest,
     Send,
@@ -79,6 +81,7 @@ class Driver:
         takes_images: bool = False,
         gives_logprobs: bool = False,
         prompts: dict[str, PromptTemplate] | None = None,
+        make_suppressor: MakeSuppressor = no_suppressor,
         bound: Bound | None = None,
         mcp: McpPolicy | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Driver:
             takes_images=takes_images,
             gives_logprobs=gives_logprobs,
             prompts=prompts or {},
+            make_suppressor=make_suppressor,
             mcp=mcp or McpPolicy(McpRules()),
             may_speculate=lambda: speculate,
         )
@@ -241,6 +245,8 @@ class Driver:
                     self.requests.pop(request_id, None)
                 case FeedVoiceActivity():
                     self._detect(effect)
+                case GoOn(rest=rest):
+                    self.do(rest)
                 case CloseSession():
                     self.closed = effect
 
