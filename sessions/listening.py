@@ -70,6 +70,8 @@ class Listening:
         self._stream = 0
         self._stream_position = 0
         self._settled = 0
+        self._silent_until_ms = 0
+        """Up to where idle timeouts have said that nobody spoke."""
         self._reduces_noise = False
         self.settings_changed(detection_changed=True)
 
@@ -159,7 +161,8 @@ class Listening:
         """An idle timeout: an item without sound that says how long nobody spoke."""
         end, item_id = self._timeline.end, self._core.context.ids("item")
         # A client that sends nothing while nobody speaks has been silent for longer than what it has written.
-        start_ms = max(to_ms(self._settled), to_ms(end) - round(silence_s * 1000))
+        start_ms = max(to_ms(self._settled), self._silent_until_ms, to_ms(end) - round(silence_s * 1000))
+        self._silent_until_ms = to_ms(end)
         self._core.emit(events.IdleTimeoutTriggered, audio_start_ms=start_ms, audio_end_ms=to_ms(end), item_id=item_id)
         entry = self._make_item(item_id, end, end)
         entry.silence_s, entry.transcript = silence_s, ""

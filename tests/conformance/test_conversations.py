@@ -292,7 +292,7 @@ async def test_fc_061_a_commit_before_any_audio_is_refused(converse: Any) -> Non
         ("input_audio_buffer.append", {}, "missing_required_parameter", "audio"),
         ("response.create", {"response": {"modalities": ["text"]}}, "unknown_parameter", "response.modalities"),
         ("response.cancel", {"reponse_id": "x"}, "unknown_parameter", "reponse_id"),
-        ("conversation.item.create", {"item": {"type": "mcp_call"}}, "invalid_value", "item.type"),
+        ("conversation.item.create", {"item": {"type": "computer_call"}}, "invalid_value", "item.type"),
         (
             "conversation.item.create",
             {"item": {"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": "x"}]}},

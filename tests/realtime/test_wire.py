@@ -136,7 +136,7 @@ def test_a_wrong_field_is_named(raw: dict[str, Any], code: str, param: str) -> N
 
 
 def test_an_item_kind_that_is_not_implemented_says_which_are() -> None:
-    event = refused({"type": "conversation.item.create", "item": {"type": "mcp_approval_response"}})
+    event = refused({"type": "conversation.item.create", "item": {"type": "computer_call"}})
     assert (event.error.code, event.error.param) == ("invalid_value", "item.type")
     assert "message, function_call, function_call_output" in event.error.message
 

@@ -313,6 +313,17 @@ def test_o14_an_idle_timeout_commits_silence_and_asks_for_an_answer() -> None:
     assert driver.context()[-1] == ("user", "[The user has been silent for 5 seconds.]")
 
 
+def test_o9_the_next_idle_timeout_begins_where_the_last_ended() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
+    driver.spoken_turn()
+    driver.say(silence(100))
+    for _ in range(2):
+        driver.wait(10)
+        driver.answer()
+    first, second = driver.all(events.IdleTimeoutTriggered)
+    assert second.audio_start_ms >= first.audio_end_ms
+
+
 def test_speech_disarms_the_idle_timeout() -> None:
     driver = Driver({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 5000}}}})
     driver.spoken_turn(ms=1000)
