@@ -25,6 +25,11 @@ class Tape:
     def __init__(self) -> None:
         self._log: Log[Line] = Log()
         self._numbers = itertools.count(1)
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Note nothing more: the client is about to leave."""
+        self._stopped = True
 
     @property
     def trace(self) -> list[Line]:
@@ -50,7 +55,8 @@ class Tape:
         (self.sent if from_client else self.received)(json.loads(text))
 
     def _add(self, from_client: bool, event: Event) -> None:
-        self._log.add(Line(from_client, copy.deepcopy(event)))
+        if not self._stopped:
+            self._log.add(Line(from_client, copy.deepcopy(event)))
 
     async def until(self, kind: str, accept: Callable[[Event], bool] = lambda event: True) -> Event:
         """The next server event of that type after the one found last, as soon as it is there."""
