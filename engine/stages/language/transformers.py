@@ -120,7 +120,7 @@ class TransformersLanguageModel(Stage):
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         device = torch.device(self._device if self._device != "auto" else accelerator or "cpu")
         dtype = self._dtype or ("float32" if device.type == "cpu" else "auto")
-        if device.type == "cuda":  # cuDNN plans each new length of a conversation anew: 30 ms more for every token
+        if device.type == "cuda":  # cuDNN plans each new length of a conversation anew: 40 ms more a token on an H200
             torch.backends.cuda.enable_cudnn_sdp(False)
         loader = transformers.AutoModelForImageTextToText if self._images else transformers.AutoModelForCausalLM
         try:
