@@ -39,7 +39,7 @@ FRAME = 512
 """Samples per frame."""
 CONTEXT = 64
 STATE = 128
-TICK_S = 0.008
+TICK_S = 0.012
 """A quarter of a frame: the longest that a frame waits for others to share its run."""
 MAX_PENDING = 1024
 """Frames (32.8 s) of one session that may wait before ``feed`` refuses more."""
@@ -164,8 +164,11 @@ class VoiceActivityService:
             self._check_running()
             stream.frames.extend(frames)
             if stream not in self._in_tick:
+                # A worker that waits for the end of the tick is left alone: a wake-up a frame costs more than a frame.
+                wakes = not self._waiting or len(stream.frames) > 1
                 self._waiting[stream] = None
-                self._work.notify()
+                if wakes:
+                    self._work.notify()
 
     def leave(self, stream: VoiceActivityStream) -> None:
         """Free the stream's slot. A tick that has it in hand drops its row."""

@@ -64,7 +64,9 @@ def gateway(
 
 
 def _print(report: GatewayReport, console: Console) -> None:
-    cores = f"server on cores {_cores(report.server_cores)}, clients and engine on {_cores(report.client_cores)}"
+    cores = (
+        f"server and scripted engine on core {_cores(report.server_cores)}, clients on {_cores(report.client_cores)}"
+    )
     table = Table(title="20 ms chunks in real time", caption=cores)
     for heading in ("load", "sessions", "CPU", "loop us", "model us", "us per 20 ms", "p99 sound", "p99 turn", "held"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
@@ -80,7 +82,8 @@ def _print(report: GatewayReport, console: Console) -> None:
         f"{memory.sessions} idle sessions use {report.idle_cpu_share:.2%} of a core"
     )
     if report.sessions_per_core is not None:
-        console.print(f"sessions per core: {report.sessions_per_core}")
+        echo = "" if report.echo_sessions_per_core is None else f"; bare echo: {report.echo_sessions_per_core}"
+        console.print(f"sessions per core: {report.sessions_per_core}{echo}")
     late = [load for _, load in rows if load is not None and (load.pacing_lag.p99 or 0) > PACED_MS]
     if late:
         console.print("The clients were late themselves: this machine was too busy for these figures to be trusted.")

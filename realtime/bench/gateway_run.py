@@ -24,6 +24,7 @@ from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.client import ServerUnreachable
 
 CALLER: Final = "from duologue.realtime.bench.gateway_caller import main; main()"
+SERVER: Final = "from duologue.realtime.bench.gateway_server import main; main({})"
 PIPELINE: Final = "duologue.realtime.bench.gateway_stages:PIPELINE"
 LIMIT_MS: Final = 20.0
 """Most added latency, p99, that still counts as real time: one chunk."""
@@ -119,6 +120,7 @@ class GatewayReport(msgspec.Struct, frozen=True):
     steps: list[Load]
     sessions_per_core: int | None
     echo: Load | None
+    echo_sessions_per_core: int | None
 
 
 async def run_gateway(options: GatewayOptions, on_phase: OnPhase = lambda text: None) -> GatewayReport:
@@ -127,15 +129,21 @@ async def run_gateway(options: GatewayOptions, on_phase: OnPhase = lambda text: 
     expected = decisions(WHOLE_RUN_S / 4)
     with tempfile.TemporaryDirectory(prefix="duologue-bench-") as name:
         folder = Path(name)
-        deploy = write_deploy(folder, options, answer_s=WHOLE_RUN_S)
+        slots = max(options.max_sessions, options.sessions) + 8
         on_phase("starting the server")
         async with (
-            own_server(deploy, folder / "server.log", cores=options.server_cores) as server,
+            own_server(None, folder / "server.log", cores=options.server_cores, program=SERVER.format(slots)) as server,
             _fleet(server.url, options) as fleet,
         ):
             measured = await _measure(fleet, server.pid, options, expected, on_phase)
-        echo = await _measure_echo(folder, options, on_phase) if options.echo else None
-    return GatewayReport(server_cores=options.server_cores, client_cores=options.client_cores, echo=echo, **measured)
+        echo, most = await _measure_echo(folder, options, on_phase) if options.echo else (None, None)
+    return GatewayReport(
+        server_cores=options.server_cores,
+        client_cores=options.client_cores,
+        echo=echo,
+        echo_sessions_per_core=most,
+        **measured,
+    )
 
 
 async def _measure(
@@ -179,18 +187,19 @@ async def _measure(
 
 
 async def _ramp(
-    fleet: Fleet, pid: int, options: GatewayOptions, first: Load, on_phase: OnPhase
+    fleet: Fleet, pid: int, options: GatewayOptions, first: Load, on_phase: OnPhase, echo: bool = False
 ) -> tuple[list[Load], int]:
     """The most sessions that are in real time: half as many again until it fails, then halving the gap."""
     steps: list[Load] = []
     good, bad = (first.sessions, None) if first.held else (0, first.sessions)
     while (bad is None and good < options.max_sessions) or (bad is not None and bad - good > SETTLED * bad):
         probe = min(options.max_sessions, good * 3 // 2) if bad is None else (good + bad) // 2
-        on_phase(f"{probe} sessions, both ways")
+        on_phase(f"{probe} sessions, {'bare echo' if echo else 'both ways'}")
         change = probe - fleet.sessions
         if change > 0:
             await fleet.connect(change)
-            await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S, count=change))
+            if not echo:
+                await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S, count=change))
             await fleet.tell(Command(do="send"))
         elif change < 0:
             await fleet.tell(Command(do="hang_up", count=-change))
@@ -200,7 +209,7 @@ async def _ramp(
     return steps, good
 
 
-async def _measure_echo(folder: Path, options: GatewayOptions, on_phase: OnPhase) -> Load:
+async def _measure_echo(folder: Path, options: GatewayOptions, on_phase: OnPhase) -> tuple[Load, int | None]:
     on_phase(f"{options.sessions} sessions, bare echo")
     async with (
         own_server(None, folder / "echo.log", cores=options.server_cores, program=ECHO) as server,
@@ -208,7 +217,9 @@ async def _measure_echo(folder: Path, options: GatewayOptions, on_phase: OnPhase
     ):
         await fleet.connect(options.sessions)
         await fleet.tell(Command(do="send"))
-        return await fleet.measure(server.pid, options.seconds)
+        load = await fleet.measure(server.pid, options.seconds)
+        _, most = await _ramp(fleet, server.pid, options, load, on_phase, echo=True) if options.ramp else ([], None)
+        return load, most
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -351,3 +353,43 @@ def test_frames_are_put_in_order() -> None:
     assert in_order.put(1, "b") == []
     assert in_order.put(0, "a") == ["a", "b"]
     assert in_order.put(2, "c") == ["c"]
+
+
+OWN_CLUSTER = """
+import asyncio
+from duologue.engine.deploy import RayDeploy
+from duologue.engine.executors.ray_cluster import RayCluster
+
+def count():
+    import ray
+    return ray.get(ray.remote(lambda: 41 + 1).remote())
+
+async def main():
+    cluster = RayCluster(RayDeploy())
+    await cluster.connect()
+    print(await asyncio.to_thread(count))
+    await cluster.close()
+    import ray
+    print("left" if ray.is_initialized() else "closed")
+
+asyncio.run(main())
+"""
+
+
+def test_a_cluster_of_our_own_lives_on_after_the_call_that_started_it() -> None:
+    """Ray's processes die with the thread that starts them; that used to end the gateway a minute later."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    folder = tempfile.mkdtemp(prefix="ray-")  # short: Ray's sockets lie in it
+    environment |= {"RAY_TMPDIR": folder, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", OWN_CLUSTER],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert done.stdout.split() == ["42", "closed"], done.stderr
