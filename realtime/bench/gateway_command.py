@@ -33,7 +33,7 @@ def gateway(
     ] = None,
     json: _Json = False,
 ) -> None:
-    """Measure what a session costs: server on one core, clients and a scripted engine on the others, no models."""
+    """Measure what a session costs: server on one core, clients on the others, no models."""
     options = GatewayOptions(sessions or 100, seconds, ramp, max_sessions, clients, echo)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:

@@ -1,4 +1,4 @@
-"""What a session costs the gateway: everything in real time, the clients and the scripted engine on other cores."""
+"""What a session costs the gateway: everything in real time, the clients on other cores."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GatewayOptions:
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Processor seconds of the server's process (the engine's worker not counted), and memory of its own."""
+    """Processor seconds of the server's process, and its memory."""
 
     at: float
     loop_s: float
