@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_origin
 
@@ -31,19 +32,19 @@ class PieceError(ValueError):
     """A piece that cannot be written or read; the message names its type."""
 
 
-class Sealed:
+class Sealed(ABC):
     """An encoded piece under way."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Bytes of the encoded piece."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self) -> Any:
         """The piece. Raises :class:`PieceError`, or what the connector raises when the bytes are gone."""
-        raise NotImplementedError
 
 
 def opened(piece: Any) -> Any:

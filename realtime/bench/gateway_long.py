@@ -18,15 +18,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import psutil
+import yaml
 
 from duologue.realtime.bench.clock import MonotonicClock, PacedSender
-from duologue.realtime.bench.gateway_run import GatewayOptions, with_cores, write_deploy
+from duologue.realtime.bench.gateway_run import GatewayOptions, with_cores
 from duologue.realtime.bench.gateway_signal import CHUNK_BYTES, CHUNK_S, SAMPLE_RATE, loop
 from duologue.realtime.bench.server_process import own_server
 from duologue.realtime.client import RealtimeClient, Received
 from duologue.realtime.event_log import EventLog
 from duologue.sessions.client_events import ItemDelete, ItemRetrieve, ItemTruncate
 
+PIPELINE: Final = "duologue.realtime.bench.gateway_stages:PIPELINE"
 ANSWER_S: Final = 3.0
 KEPT_ITEMS: Final = 30
 """Items that the caller leaves in the conversation."""
@@ -74,6 +76,29 @@ class LongReport(msgspec.Struct, frozen=True):
     plateau: bool
     """Whether memory, threads and open files stayed where they were."""
     samples: list[Sample]
+
+
+def write_deploy(folder: Path, options: GatewayOptions, answer_s: float, max_duration_s: float = 3600.0) -> Path:
+    """The deploy file of the scripted engine: the speaker in a process of its own, on the clients' cores."""
+    slots = max(options.max_sessions, options.sessions) + 8
+    stages: list[dict[str, Any]] = [
+        {"stage_id": 1, "engine_args": {"seconds": answer_s}},
+        {
+            "stage_id": 2,
+            "executor": "process",
+            "max_num_seqs": slots,
+            "engine_args": {"cores": list(options.client_cores)},
+        },
+    ]
+    content = {
+        "pipeline": PIPELINE,
+        "duplex_session": {"max_sessions": slots, "speculate": False},
+        "limits": {"max_duration_s": max_duration_s},
+        "stages": stages,
+    }
+    path = folder / "deploy.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 class Forgetful(EventLog):

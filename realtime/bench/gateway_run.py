@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 import psutil
-import yaml
 
 from duologue.realtime.bench.gateway_caller import Command, Reply
 from duologue.realtime.bench.gateway_signal import CHUNK_S, decisions
@@ -25,7 +24,6 @@ from duologue.realtime.client import ServerUnreachable
 
 CALLER: Final = "from duologue.realtime.bench.gateway_caller import main; main()"
 SERVER: Final = "from duologue.realtime.bench.gateway_server import main; main({})"
-PIPELINE: Final = "duologue.realtime.bench.gateway_stages:PIPELINE"
 LIMIT_MS: Final = 20.0
 """Most added latency, p99, that still counts as real time: one chunk."""
 PACED_MS: Final = 20.0
@@ -223,29 +221,6 @@ async def _measure_echo(folder: Path, options: GatewayOptions, on_phase: OnPhase
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
-
-
-def write_deploy(folder: Path, options: GatewayOptions, answer_s: float, max_duration_s: float = 3600.0) -> Path:
-    """The deploy file of the scripted engine: the speaker in a process of its own, on the clients' cores."""
-    slots = max(options.max_sessions, options.sessions) + 8
-    stages: list[dict[str, Any]] = [
-        {"stage_id": 1, "engine_args": {"seconds": answer_s}},
-        {
-            "stage_id": 2,
-            "executor": "process",
-            "max_num_seqs": slots,
-            "engine_args": {"cores": list(options.client_cores)},
-        },
-    ]
-    content = {
-        "pipeline": PIPELINE,
-        "duplex_session": {"max_sessions": slots, "speculate": False},
-        "limits": {"max_duration_s": max_duration_s},
-        "stages": stages,
-    }
-    path = folder / "deploy.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 def with_cores(options: GatewayOptions) -> GatewayOptions:

@@ -1,4 +1,4 @@
-"""The scripted engine of ``duologue bench gateway``: stages without a model that answer with sound, at its own pace."""
+"""The scripted pipeline of ``duologue bench gateway --minutes``: stages without a model that answer at a set pace."""
 
 from __future__ import annotations
 

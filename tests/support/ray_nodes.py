@@ -59,7 +59,7 @@ class Nodes:
         deadline = time.monotonic() + timeout_s
         while (left := self.held()) > 1000:
             assert time.monotonic() < deadline, f"{left} bytes left in the store"
-            time.sleep(0.1)
+            time.sleep(0.1)  # nothing tells when the stores have been swept
 
 
 @contextmanager
