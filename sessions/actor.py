@@ -184,7 +184,7 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
-        on_requests_changed: Callable[[int], None] = lambda change: None,
+        on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
     ) -> None:
         self._machine = machine
@@ -209,7 +209,7 @@ class SessionActor:
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, tuple[Stream, EngineRequest]] = {}
         self._tool_servers = tool_servers
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
@@ -382,8 +382,8 @@ class SessionActor:
         except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
-        self._streams[request.request_id] = stream
-        self._on_requests_changed(+1)
+        self._streams[request.request_id] = stream, request
+        self._on_requests_changed(+1, request)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
@@ -391,9 +391,9 @@ class SessionActor:
 
         Without a reason it is the end of the session.
         """
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
-            self._on_requests_changed(-1)
+        stream, request = self._streams.pop(request_id, (None, None))
+        if stream is not None and request is not None:
+            self._on_requests_changed(-1, request)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:

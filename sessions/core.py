@@ -57,6 +57,8 @@ class SessionContext:
     """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    may_read_along: Callable[[], bool] = lambda: False
+    """Whether it has room to recognise a turn that goes on; asked when that is due."""
 
 
 @dataclass

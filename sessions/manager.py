@@ -18,6 +18,7 @@ from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.pipeline import Capabilities
+from duologue.engine.requests import EngineRequest, Transcribe
 from duologue.sessions import metrics
 from duologue.sessions.actor import Machine, SessionActor, SessionHandle, ToolServers, Transport
 from duologue.sessions.config import (
@@ -143,6 +144,8 @@ class SessionManager:
         self._actors: dict[SessionActor, asyncio.Task[None]] = {}
         self._draining = False
         self._requests_open = 0
+        self._partials_open = 0
+        """Of turns that go on; not among the others."""
         self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @property
@@ -268,11 +271,19 @@ class SessionManager:
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
             may_speculate=self._may_speculate,
+            may_read_along=self._may_read_along,
         )
 
     def _may_speculate(self) -> bool:
         """Only while a core is free: work for someone who has finished comes before work for someone who may have."""
         return self._settings.speculate and self._requests_open < self._cores
 
-    def _count_requests(self, change: int) -> None:
-        self._requests_open += change
+    def _may_read_along(self) -> bool:
+        """Only while a core is free, and for a few at a time: words that nobody waits for come last."""
+        return self._requests_open < self._cores and self._partials_open < max(1, self._cores // 2)
+
+    def _count_requests(self, change: int, request: EngineRequest) -> None:
+        if isinstance(request.payload, Transcribe) and request.payload.urgency == "partial":
+            self._partials_open += change
+        else:
+            self._requests_open += change
