@@ -175,8 +175,13 @@ def _common_prefix(one: Sequence[Word], other: Sequence[Word]) -> int:
 
 
 def _continuation(stands: Sequence[Word], heard: Sequence[Word]) -> int:
-    """Where ``heard`` goes on after what stands: its part before is as near to ``stands`` as any."""
-    return _nearest(_distances(stands, heard)[-1], len(stands))
+    """Where ``heard`` goes on after what stands: its part before is as near to ``stands`` as any.
+
+    One that ends in the same word is taken to be nearer by one: else that word would be said twice.
+    """
+    distances = _distances(stands, heard)[-1]
+    same_end = (1 if stands and word.key == stands[-1].key else 0 for word in heard)
+    return _nearest([distances[0], *(d - e for d, e in zip(distances[1:], same_end, strict=True))], len(stands))
 
 
 def _nearest(distances: Sequence[int], length: int) -> int:
