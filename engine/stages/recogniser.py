@@ -39,6 +39,8 @@ _SILENT_DBFS: Final = -65.0
 """A recording whose loudest 100 ms are below this is not worth a decode."""
 
 _CONTEXT_CHARACTERS: Final = 200
+_UNSURE: Final = -0.8
+"""A partial hypothesis of so little log-probability is mostly another one with the next word."""
 _FRAME: Final = SAMPLE_RATE // 50
 _PAUSE_POWER: Final = 0.05
 _UNSETTLED: Final = SAMPLE_RATE // 2
@@ -115,6 +117,8 @@ class WhisperRecogniser(Stage):
                 heard = state.hear(recognition, piece.urgency)
                 if heard is None or context.aborted:
                     return
+                if piece.urgency == "partial" and not piece.settle and heard.log_probability < _UNSURE:
+                    return  # the next one will be of more sound
                 hypothesis = heard if was_spoken(heard) else SILENCE
             spaced = bool(said and hypothesis.text) and language not in WITHOUT_SPACES
             text = f" {hypothesis.text}" if spaced else hypothesis.text
@@ -127,6 +131,11 @@ class WhisperRecogniser(Stage):
                     end_sample=position * piece.sample_rate // SAMPLE_RATE,
                 )
             )
+
+    @property
+    def whisper(self) -> Whisper:
+        """The model, once it is loaded."""
+        return self._whisper
 
     def interrupt(self, state: Listener) -> None:
         """Nobody waits for the words any more."""

@@ -83,7 +83,8 @@ class Recognition:
         self._speech_s = audible_seconds(samples)
         windows = [window for window in WINDOWS_S if seconds + TRAILING_SILENCE_S <= window]
         self._attempts = [(windows[0], 1.0), (windows[0], 1.1), (windows[min(1, len(windows) - 1)], 1.2)]
-        self._first: Hypothesis | None = None
+        self.first: Hypothesis | None = None
+        """What the first decode gave, believed or not."""
 
     @property
     def penalty(self) -> float:
@@ -102,13 +103,13 @@ class Recognition:
 
     def take(self, hypothesis: Hypothesis) -> None:
         """What the decode gave: the result, unless it ran in circles and there is another way to try."""
-        self._first = self._first or hypothesis
+        self.first = self.first or hypothesis
         if not runs_in_circles(normalise_words(hypothesis.text), self._speech_s):
             self.result = hypothesis
             return
         window_s, _ = self._attempts.pop(0)
         if not self._attempts:
-            first = self._first
+            first = self.first
             self.result = Hypothesis(collapse_repeats(first.text), first.no_speech, first.log_probability)
         elif self._attempts[0][0] != window_s:
             self.encoded = None
@@ -174,11 +175,11 @@ class Whisper:
                 raise ValueError(f"language: the recogniser does not know '{language}'") from error
         return self._tokenizer_of_language[language]
 
-    def encode(self, samples: NDArray[np.float32], window_s: int) -> NDArray[np.float32]:
+    def encode(self, samples: NDArray[np.float32], window_s: float) -> NDArray[np.float32]:
         """``samples``, followed by silence up to ``window_s``, as the decoder sees it: ``[1, frames, width]``."""
-        padded = np.zeros(window_s * SAMPLE_RATE, np.float32)
+        padded = np.zeros(int(window_s * SAMPLE_RATE), np.float32)
         padded[: len(samples)] = samples
-        mel = self._mel(padded, padding=0)[:, : window_s * _MEL_FRAMES_PER_SECOND]
+        mel = self._mel(padded, padding=0)[:, : int(window_s * _MEL_FRAMES_PER_SECOND)]
         batch = np.ascontiguousarray(mel[np.newaxis], dtype=np.float32)
         return np.asarray(self._model.encode(self._ctranslate2.StorageView.from_array(batch), to_cpu=True))
 
@@ -203,6 +204,27 @@ class Whisper:
             of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if first.logprobs else ()
             text = tokenizer.decode(ids).strip()
             recognition.take(Hypothesis(text, result.no_speech_prob, result.scores[0], of_tokens))
+
+    def word_ends(self, samples: NDArray[np.float32], text: str, language: str = "en") -> list[tuple[str, float]]:
+        """Each word of ``text`` and when it ends, in seconds, by the decoder's attention (dynamic time warping).
+
+        ``samples`` as for :class:`Recognition`. About a tenth of a second exact.
+        """
+        tokenizer = self._tokenizer(language)
+        window_s = next(window for window in WINDOWS_S if len(samples) / SAMPLE_RATE + TRAILING_SILENCE_S <= window)
+        encoded = self._ctranslate2.StorageView.from_array(self.encode(samples, window_s))
+        ids = tokenizer.encode(" " + text.strip())
+        frames = len(samples) * _MEL_FRAMES_PER_SECOND // SAMPLE_RATE
+        pairs = self._model.align(encoded, tokenizer.sot_sequence, [ids], frames)[0].alignments
+        last_frame = dict(pairs)  # of each token, in frames of the encoder: two of the spectrogram's
+        ends: list[tuple[str, float]] = []
+        for index, token_id in enumerate(ids):
+            token, end = tokenizer.decode([token_id]), last_frame.get(index, 0) * 2 / _MEL_FRAMES_PER_SECOND
+            if ends and not token.startswith(" "):
+                ends[-1] = (ends[-1][0] + token, end)
+            else:
+                ends.append((token.strip(), end))
+        return ends
 
     @staticmethod
     def _logprobs(tokenizer: Any, ids: list[int], logits: list[Any]) -> Iterator[TokenLogprob]:
