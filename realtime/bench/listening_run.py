@@ -1,8 +1,8 @@
 """A session that only listens, on a simulated clock: the real session core, detector and recogniser, no waiting.
 
 Sound comes in as a client sends it; what the recogniser says arrives as much later as the processor worked for it, or
-at once. One request is worked on at a time, as with one core to spare: so a run does not depend on what else the machine
-does.
+at once. One request is worked on at a time, as with one core to spare: so a run does not depend on what else the
+machine does.
 """
 
 from __future__ import annotations
