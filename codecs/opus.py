@@ -140,8 +140,7 @@ class OpusDecoder:
         return self._run(following, samples, 1)
 
     def conceal(self, samples: int) -> bytes:
-        """A guess for ``samples`` lost samples, which sinks into comfort noise as it goes on. A multiple of 2.5 ms, at most
-        120 ms."""
+        """A guess for ``samples`` lost samples, sinking into noise as it goes on. A multiple of 2.5 ms, at most 120."""
         return self._run(None, samples, 0)
 
     def reset(self) -> None:
@@ -168,7 +167,7 @@ class OpusEncoder:
         correction: bool = True,
         silence_gaps: bool = True,
     ) -> None:
-        """``bitrate`` in bit/s (libopus takes the nearest it can do), ``complexity`` 0 to 10, ``expected_loss`` in percent.
+        """``bitrate`` in bit/s (the nearest it can do), ``complexity`` 0 to 10, ``expected_loss`` in percent.
 
         ``correction``: each packet may carry a coarse copy of the one before, at the cost of some of the bitrate; the
         encoder does it once ``expected_loss`` is above 0. ``silence_gaps`` (DTX): silence gives packets of at most
