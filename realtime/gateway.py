@@ -17,6 +17,7 @@ from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
+from duologue.sessions.media import Media
 from duologue.sessions.translation_events import TranslationSession
 
 
@@ -46,6 +47,7 @@ class Sessions(Protocol):
         model: str | None,
         opening: Opening = ...,
         on_begin: Callable[[SessionHandle], None] = ...,
+        media: Media | None = ...,
     ) -> None: ...
 
 
