@@ -280,8 +280,7 @@ class ConversationMachine:
         if not self._shutting_down or self._closed:
             return
         drained = not self._answering.working and self._waiting is None
-        heard = not (self._core.context.media_clock and self._core.ledger.unplayed(now))
-        if drained and heard:
+        if drained and not self._answering.responses.media.plays(now):
             self._close("The server is shutting down.")
 
     def _close(self, reason: str, code: int = GOING_AWAY) -> None:

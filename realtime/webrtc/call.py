@@ -154,7 +154,10 @@ class CallTransport:
         self._listener = listener
 
     def play(self, response_id: str, item_id: str, pcm: bytes) -> None:
-        self.queue.push(response_id, item_id, pcm)
+        if self._peer is not None:
+            self._peer.push(response_id, item_id, pcm)
+        else:
+            self.queue.push(response_id, item_id, pcm)
 
     def finish(self, response_id: str) -> None:
         self.queue.finish(response_id)

@@ -8,16 +8,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from aiortc import (
-    RTCDataChannel,
-    RTCIceTransport,
-    RTCPeerConnection,
-    RTCRtpSender,
-    RTCSessionDescription,
-)
+from aiortc import RTCDataChannel, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
+from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
@@ -57,11 +52,9 @@ class Peer:
         self._connection = RTCPeerConnection(configuration(settings))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connection.on("datachannel", self._channel_opened)
-        transceiver = self._connection.addTransceiver("audio", direction="sendrecv")
-        opus = [codec for codec in RTCRtpSender.getCapabilities("audio").codecs if codec.mimeType == "audio/opus"]
-        transceiver.setCodecPreferences(opus)
-        self._audio = transceiver
-        self._outgoing = OutgoingAudio(transceiver, queue)
+        self._audio = self._connection.addTransceiver("audio", direction="sendrecv")
+        self._queue = queue
+        self._outgoing: OutgoingAudio | None = None
         self._incoming: IncomingAudio | None = None
         self._channel: RTCDataChannel | None = None
         self._connected = asyncio.Event()
@@ -78,16 +71,20 @@ class Peer:
             await connection.setRemoteDescription(RTCSessionDescription(self.offer.sdp, "offer"))
             for transport in self._transports():
                 gather_by(self._settings, transport)
+            self._outgoing = OutgoingAudio(self._audio, self._queue)
+            if self._audio.receiver.track is not None:
+                self._incoming = IncomingAudio(self._audio, self._heard)
             await connection.setLocalDescription(await connection.createAnswer())
             answer = self.offer.answer(connection.localDescription.sdp)
+        except OpusMissingError as error:
+            await self.close()
+            raise ProtocolError("duologue.unsupported_transport", str(error)) from error
         except NoPort as error:
             await self.close()
             raise ProtocolError("duologue.capacity", f"{error} Try again later.") from error
         except _REFUSALS as error:
             await self.close()
             raise bad_offer(f"{error}.") from error
-        if self._audio.receiver.track is not None:
-            self._incoming = IncomingAudio(self._audio.receiver, self._heard)
         return answer
 
     async def run(self) -> End:
@@ -110,14 +107,20 @@ class Peer:
         """Let :meth:`run` return."""
         self._finish("closed")
 
+    def push(self, response_id: str, item_id: str, pcm: bytes) -> None:
+        """Queue PCM16 at 24 kHz of an item."""
+        if self._outgoing is not None:
+            self._outgoing.push(response_id, item_id, pcm)
+
     def be_silent(self) -> None:
         """Send nothing more of the queue: another peer does."""
-        self._outgoing.stop()
+        if self._outgoing is not None:
+            self._outgoing.stop()
 
     async def close(self) -> None:
         """Close the connection and free its ports. Harmless when it is closed."""
         self._finish("closed")
-        self._outgoing.stop()
+        self.be_silent()
         await self._connection.close()
 
     # -- what the connection says --------------------------------------------------------------------------------------
