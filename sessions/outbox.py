@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from duologue.sessions import server_events as events
 from duologue.sessions.translation_events import Timed, TranslatedAudioDelta, TranslatedTextDelta
 
-SOUNDS = frozenset({events.OutputAudioDelta, TranslatedAudioDelta})
-DELTAS = SOUNDS | {
+SOUNDS = (events.OutputAudioDelta, TranslatedAudioDelta)
+DELTAS = (
+    *SOUNDS,
     events.OutputAudioTranscriptDelta,
     events.OutputTextDelta,
     events.FunctionCallArgumentsDelta,
     events.McpCallArgumentsDelta,
     TranslatedTextDelta,
-}
+)
 
 _Key = tuple[type[events.ServerEvent], str | int]
 """Kind and item (an item that a response makes has one part), or kind and time in a translation."""
@@ -58,13 +59,13 @@ class Outbox:
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
         kind = type(event)
-        if kind not in DELTAS:
+        if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
             self.slots.append(Outgoing(event, samples))
             return
         if kind in SOUNDS:
-            self.audio_bytes += len(event.delta)  # type: ignore[attr-defined]
+            self.audio_bytes += len(event.delta)
         key = (kind, event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
