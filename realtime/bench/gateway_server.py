@@ -38,7 +38,7 @@ from duologue.realtime.bench.gateway_stages import CHUNK_BYTES, CHUNK_S, PIPELIN
 from duologue.realtime.bench.server_process import READY
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_server import http_server
-from duologue.realtime.serve import listen
+from duologue.realtime.serve import listen, share_interpreter
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, SessionManager
 
@@ -164,5 +164,6 @@ def main(sessions: int) -> None:
     """Run on uvloop, with room for so many sessions."""
     import uvloop
 
+    share_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(sessions))
