@@ -6,12 +6,12 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from duologue.engine.deploy.config import DeployConfig, DeployError, IceServer
+if TYPE_CHECKING:
+    from duologue.engine.deploy.config import DeployConfig, IceServer
 
 AdvertiseAddress = Annotated[
     str | None,
@@ -45,28 +45,35 @@ class WebRtcOptions:
 
 def laid_over(deploy: DeployConfig, options: WebRtcOptions) -> DeployConfig:
     """``deploy`` with the options that were given. Raises ``DeployError`` that names the option."""
+    from msgspec.structs import replace
+
+    from duologue.engine.deploy.config import DeployError
+
     webrtc = deploy.webrtc
-    if options.advertise is not None:
-        webrtc = msgspec.structs.replace(webrtc, advertise=_address(options.advertise))
-    if options.udp_ports is not None:
-        webrtc = msgspec.structs.replace(webrtc, udp_ports=_ports(options.udp_ports))
-    if options.ice_servers:
-        webrtc = msgspec.structs.replace(webrtc, ice_servers=[_server(text) for text in options.ice_servers])
-    return msgspec.structs.replace(deploy, webrtc=webrtc)
+    try:
+        if options.advertise is not None:
+            webrtc = replace(webrtc, advertise=_address(options.advertise))
+        if options.udp_ports is not None:
+            webrtc = replace(webrtc, udp_ports=_ports(options.udp_ports))
+        if options.ice_servers:
+            webrtc = replace(webrtc, ice_servers=[_server(text) for text in options.ice_servers])
+    except ValueError as error:
+        raise DeployError(str(error)) from error
+    return replace(deploy, webrtc=webrtc)
 
 
 def _address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError as error:
-        raise DeployError(f"--advertise-address: '{text}' is no IP address.") from error
+        raise ValueError(f"--advertise-address: '{text}' is no IP address.") from error
 
 
 def _ports(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= first <= last <= 65_535:
-        raise DeployError(f"--udp-ports: '{text}' is no range of ports, as 40000-40100 is.")
+        raise ValueError(f"--udp-ports: '{text}' is no range of ports, as 40000-40100 is.")
     return first, last
 
 
@@ -75,5 +82,7 @@ def _server(text: str) -> IceServer:
     username, _, credential = account.partition(",")
     if not re.fullmatch(r"(stun|turns?):[^,\s]+", url) or (account and not credential):
         shown = url if account else text
-        raise DeployError(f"--ice-server: '{shown}' is not 'stun:HOST:PORT' or 'turn:HOST:PORT,USER,PASSWORD'.")
+        raise ValueError(f"--ice-server: '{shown}' is not 'stun:HOST:PORT' or 'turn:HOST:PORT,USER,PASSWORD'.")
+    from duologue.engine.deploy.config import IceServer
+
     return IceServer(urls=[url], username=username or None, credential=credential or None)
