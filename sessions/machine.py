@@ -31,6 +31,7 @@ from duologue.sessions.effects import (
     AudioPlayed,
     AudioSent,
     CloseSession,
+    Dialled,
     Effect,
     EngineOutput,
     HangUp,
@@ -40,6 +41,7 @@ from duologue.sessions.effects import (
     PlayoutCleared,
     PlayoutStarted,
     PlayoutStopped,
+    Send,
     Shutdown,
     Tick,
     ToolAnswered,
@@ -136,6 +138,9 @@ class ConversationMachine:
                 self._core.ledger.sent(item_id, samples, now)
             case AudioPlayed() | PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
                 self._answering.responses.media.report(event, now)
+            case Dialled(digit=digit, received_at=received_at):
+                self._lifetime.heard(now)
+                self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
             case ToolAnswered():
                 self._answering.responses.tool_answered(event, now)
             case ToolsListed():
