@@ -2,8 +2,8 @@
 
 A provider buffers all sound that it is sent, plays it in its own time, and says when a *mark* between two pieces has
 been reached. So sound goes out in pieces of 100 ms, each with a mark behind it; a mark that comes back means that its
-piece has been played. When the provider is told to clear its buffer, marks of what it drops come back too: they are
-void, and of the piece that was being played the clock since the mark before tells how much was heard.
+piece has been played, and from there on the clock counts until the next one comes. When the provider is told to clear
+its buffer, marks of what it drops come back too: they are void.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class _Piece:
     due: float
     """When it will have been played, by the clock."""
     last: bool = False
+    told: int = 0
+    """Samples that were reported as played."""
 
 
 @dataclass
@@ -63,7 +65,7 @@ class MarkedPlayout:
     @property
     def queued_bytes(self) -> int:
         """PCM16 bytes that have not been played."""
-        return sum(piece.samples for piece in self._pieces) * _PCM
+        return sum(piece.samples - piece.told for piece in self._pieces) * _PCM
 
     def play(self, response_id: str, item_id: str, pcm: bytes, now: float) -> list[Message]:
         """PCM16 at 24 kHz of an item, as messages to be sent in order."""
@@ -86,12 +88,7 @@ class MarkedPlayout:
         """Be silent now. What has been heard of the piece that was being played is reported before."""
         self._encoder.flush()
         dropped = dict.fromkeys(piece.response_id for piece in self._pieces)
-        if self._pieces and self._pieces[0].samples:
-            head = self._pieces[0]
-            heard = min(head.samples, round(max(0.0, now - self._reached_at) * OUTPUT_SAMPLE_RATE))
-            if heard:
-                self._begin(head.response_id)
-                self.reports.append(AudioPlayed(head.item_id, heard))
+        self._advance(now)
         if self._playing is not None:
             dropped = {self._playing: None, **dropped}
         self._pieces.clear()
@@ -109,7 +106,8 @@ class MarkedPlayout:
                     break
 
     def settle(self, now: float) -> None:
-        """Give marks up that are long overdue. To be called now and then."""
+        """Report what has been played by the clock, and give marks up that are long overdue. To be called often."""
+        self._advance(now)
         while self._pieces and now > self._pieces[0].due + PATIENCE_S:
             self._pop(now)
 
@@ -127,14 +125,28 @@ class MarkedPlayout:
     def _pop(self, now: float) -> None:
         piece = self._pieces.popleft()
         self._reached_at = now
-        if piece.samples:
-            self._begin(piece.response_id)
-            self.reports.append(AudioPlayed(piece.item_id, piece.samples))
+        self._tell(piece, piece.samples)
         if piece.last and self._playing == piece.response_id:
             self.reports.append(PlayoutStopped(piece.response_id))
             self._playing = None
         if self._pieces and self._pieces[0].samples:
             self._begin(self._pieces[0].response_id)
+
+    def _advance(self, now: float) -> None:
+        """Marks of what was played may still be on their way: until they come the clock counts."""
+        left = round(max(0.0, now - self._reached_at) * OUTPUT_SAMPLE_RATE)
+        for piece in self._pieces:
+            if left <= 0:
+                break
+            self._tell(piece, min(piece.samples, left))
+            left -= piece.samples
+
+    def _tell(self, piece: _Piece, played: int) -> None:
+        """So much of a piece has been played in all."""
+        if played > piece.told:
+            self._begin(piece.response_id)
+            self.reports.append(AudioPlayed(piece.item_id, played - piece.told))
+            piece.told = played
 
     def _begin(self, response_id: str) -> None:
         if self._playing == response_id:
