@@ -14,7 +14,7 @@ from typing import Final
 
 from duologue.codecs.wire_audio import WireEncoder
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
-from duologue.sessions.effects import AudioPlayed, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
+from duologue.sessions.effects import AudioSent, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
 
 PIECE_SAMPLES: Final = OUTPUT_SAMPLE_RATE // 10
 """Sound between two marks: 100 ms."""
@@ -145,7 +145,7 @@ class MarkedPlayout:
         """So much of a piece has been played in all."""
         if played > piece.told:
             self._begin(piece.response_id)
-            self.reports.append(AudioPlayed(piece.item_id, played - piece.told))
+            self.reports.append(AudioSent(piece.item_id, played - piece.told))
             piece.told = played
 
     def _begin(self, response_id: str) -> None:

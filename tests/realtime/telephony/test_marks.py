@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duologue.realtime.telephony.marks import PIECE_SAMPLES, MarkedPlayout, Message
-from duologue.sessions.effects import AudioPlayed, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
+from duologue.sessions.effects import AudioSent, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
 
 TENTH = bytes(PIECE_SAMPLES * 2)
 
@@ -29,9 +29,9 @@ def test_a_piece_counts_as_played_when_its_mark_comes_back() -> None:
     first, second, third = marks(playout.play("r", "i", TENTH * 2 + TENTH[: len(TENTH) // 2], 0.0))
     assert taken(playout) == [PlayoutStarted("r")]
     playout.reached(first, 0.1)
-    assert taken(playout) == [AudioPlayed("i", 2400)]
+    assert taken(playout) == [AudioSent("i", 2400)]
     playout.reached(third, 0.25)  # marks that were lost in between are implied
-    assert taken(playout) == [AudioPlayed("i", 2400), AudioPlayed("i", 1200)]
+    assert taken(playout) == [AudioSent("i", 2400), AudioSent("i", 1200)]
     (end,) = marks(playout.finish("r", 0.25))
     assert taken(playout) == []
     playout.reached(end, 0.3)
@@ -46,7 +46,7 @@ def test_what_was_heard_of_a_piece_that_is_cleared_is_told_by_the_clock_and_its_
     playout.reached(sent[0], 0.1)
     taken(playout)
     assert playout.clear(0.14) == [Message()]
-    assert taken(playout) == [AudioPlayed("i", 960), PlayoutCleared("r")]
+    assert taken(playout) == [AudioSent("i", 960), PlayoutCleared("r")]
     for mark in sent:  # the provider returns the marks of what it has dropped
         playout.reached(mark, 0.15)
     assert taken(playout) == []
@@ -72,9 +72,9 @@ def test_a_provider_that_returns_no_marks_is_judged_by_the_clock() -> None:
     playout.finish("r", 0.0)
     taken(playout)
     playout.settle(0.06)
-    assert taken(playout) == [AudioPlayed("i", 1440)]
+    assert taken(playout) == [AudioSent("i", 1440)]
     playout.settle(2.0)
-    assert taken(playout) == [AudioPlayed("i", 960)]
+    assert taken(playout) == [AudioSent("i", 960)]
     playout.settle(2.2)
     assert taken(playout) == [PlayoutStopped("r")]
 
@@ -116,7 +116,7 @@ def test_never_more_is_played_than_was_sent_and_every_start_has_one_end(steps: l
                 playout.settle(now)
         for report in taken(playout):
             match report:
-                case AudioPlayed(item_id=item, samples=samples):
+                case AudioSent(item_id=item, samples=samples):
                     assert playing == f"r{item[1:]}"
                     played[item] += samples
                 case PlayoutStarted(response_id=response):
