@@ -27,6 +27,7 @@ from duologue.sessions.effects import (
     AudioSent,
     CallTool,
     CloseSession,
+    Dialled,
     DropAudio,
     Effect,
     EngineOutput,
@@ -277,6 +278,9 @@ class SessionActor:
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        self._mailbox.post(Dialled(digit, received_at))
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)
