@@ -162,6 +162,10 @@ class Answering:
         self.responses.deleted(item_id)
         self.responses.pursue(now)
 
+    def get_ready(self) -> None:
+        """The settings have changed."""
+        self._transcribing.get_ready()
+
     def transcribe(self, entry: Entry) -> None:
         """Have an item's sound turned into words."""
         self._transcribing.begin(entry)

@@ -17,6 +17,7 @@ import msgspec
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
+from duologue.engine.languages import WHISPER
 from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import EngineRequest, Transcribe
 from duologue.sessions import metrics
@@ -74,6 +75,8 @@ class ManagerSettings:
     translation_instructions: str = INSTRUCTIONS
     takes_images: bool = False
     gives_logprobs: bool = False
+    languages: frozenset[str] | None = None
+    voice_languages: frozenset[str] = frozenset()
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     make_suppressor: MakeSuppressor = no_suppressor
     mcp: McpRules = field(default_factory=McpRules)
@@ -115,6 +118,8 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
         takes_images=capabilities.image_in,
         gives_logprobs=capabilities.transcript_logprobs,
+        languages=WHISPER if capabilities.multilingual else frozenset({"en"}),
+        voice_languages=frozenset(capabilities.voice_languages),
         prompts=prompts,
         mcp=mcp,
     )
@@ -275,6 +280,8 @@ class SessionManager:
             can_call_tools=settings.can_call_tools,
             takes_images=settings.takes_images,
             gives_logprobs=settings.gives_logprobs,
+            languages=settings.languages,
+            voice_languages=settings.voice_languages,
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
@@ -292,6 +299,8 @@ class SessionManager:
         return self._requests_open < self._cores and self._partials_open < max(1, self._cores // 2)
 
     def _count_requests(self, change: int, request: EngineRequest) -> None:
+        if isinstance(request.payload, Transcribe) and not request.payload.audio:
+            return  # a model is being fetched or loaded, and that is not for long what keeps the cores busy
         if isinstance(request.payload, Transcribe) and request.payload.urgency == "partial":
             self._partials_open += change
         else:

@@ -13,7 +13,8 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from duologue.engine.requests import Delta, Finished, Transcribe, TranscriptDelta, Urgency
+from duologue.engine.languages import primary
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Delta, Finished, Transcribe, TranscriptDelta, Urgency
 from duologue.sessions import server_events as events
 from duologue.sessions.config import TranscriptionSession
 from duologue.sessions.conversation import Entry
@@ -107,6 +108,15 @@ class Transcribing:
         self._core = core
         self._open: dict[str, Transcription] = {}
         self._hearing: Hearing | None = None
+        self._ready_for = "en"
+
+    def get_ready(self) -> None:
+        """Have the recogniser fetch and load what it needs for the session's language, before anybody speaks."""
+        language = session_language(self._core)
+        if language != self._ready_for:
+            self._ready_for = language
+            silence = Utterance(b"", OUTPUT_SAMPLE_RATE)
+            self._core.open_request(self._payload(silence, Spoken(), "partial"))  # what comes of it is nobody's
 
     def owns(self, request_id: str) -> bool:
         return request_id in self._open or self._reads(request_id) is not None
@@ -280,12 +290,11 @@ class Transcribing:
 
     def _payload(self, utterance: Utterance, words: Spoken, urgency: Urgency, settle: bool = False) -> Transcribe:
         transcription = self._core.session.audio.input.transcription
-        language = transcription.language if transcription is not None else UNSET
         prompt = transcription.prompt if transcription is not None else UNSET
         return Transcribe(
             audio=utterance.pcm,
             sample_rate=utterance.sample_rate,
-            language=None if language is UNSET else language,
+            language=_language_setting(self._core),
             prompt=None if prompt is UNSET else prompt,
             before=words.live.settled_text[-CONTEXT_CHARACTERS:],
             logprobs=bool(self._core.session.include),
@@ -312,3 +321,18 @@ def _place(item_id: str, item: MessageItem) -> dict[str, Any]:
     """Where the sound of a message is, as transcription events say it."""
     index = next(index for index, part in enumerate(item.content) if isinstance(part, InputAudio))
     return {"item_id": item_id, "content_index": index}
+
+
+def _language_setting(core: SessionCore) -> str | None:
+    """The language that the client has named, or the first of several."""
+    transcription = core.session.audio.input.transcription
+    if transcription is None:
+        return None
+    if transcription.language is not UNSET:
+        return transcription.language
+    return next(iter(() if transcription.languages is UNSET else transcription.languages), None)
+
+
+def session_language(core: SessionCore) -> str:
+    """The language that the user speaks, by its code; English where none is named."""
+    return primary(_language_setting(core) or "en")

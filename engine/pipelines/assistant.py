@@ -38,7 +38,7 @@ ASSISTANT: Final = register_pipeline(
     PipelineConfig(
         name="assistant",
         default_deploy="assistant.yaml",
-        capabilities=Capabilities(audio_in=True, audio_out=True, transcript_logprobs=True),
+        capabilities=Capabilities(audio_in=True, audio_out=True, transcript_logprobs=True, voice_languages=("en",)),
         stages=(
             StageConfig(
                 stage_id=0,

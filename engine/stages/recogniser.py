@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from duologue.codecs.resample import resample
 from duologue.engine.languages import WITHOUT_SPACES, primary
 from duologue.engine.models import pull, require
 from duologue.engine.requests import EngineRequest, TokenLogprob, Transcribe, TranscriptDelta, Urgency
-from duologue.engine.stage import Stage, StageContext
+from duologue.engine.stage import Ability, Stage, StageContext
 from duologue.engine.stages.decode_queue import DecodeQueue, Ticket
 from duologue.engine.stages.lazy_model import LazyModel
 from duologue.engine.stages.threads import let_waiting_threads_sleep
@@ -34,6 +34,8 @@ from duologue.engine.text.repetition import compression_ratio
 
 _WORKING_S: Final = 1.0
 """How often a request that waits for a model says so."""
+
+MULTILINGUAL: Final = "whisper-base"
 
 _SILENT_DBFS: Final = -65.0
 """A recording whose loudest 100 ms are below this is not worth a decode."""
@@ -69,7 +71,7 @@ class WhisperRecogniser(Stage):
         workers: int | None = None,
         cpu_threads: int | None = None,
         language: str = "en",
-        multilingual: str | None = "whisper-base",
+        multilingual: str | None = MULTILINGUAL,
     ) -> None:
         """``workers``: windows that are worked on at the same time, by ``cpu_threads`` each. ``multilingual``: a model
         for the languages that ``model`` does not know; None: they are refused."""
@@ -79,6 +81,13 @@ class WhisperRecogniser(Stage):
         self._threads = cpu_threads or max(1, min(4, cores // self._workers))
         self._language = language
         self._multilingual = multilingual
+
+    @classmethod
+    def abilities(cls, arguments: Mapping[str, Any]) -> frozenset[Ability]:
+        """Other languages than English, unless there is no model for them."""
+        english_only = str(arguments.get("model", "")).endswith(".en")
+        others = arguments.get("multilingual", MULTILINGUAL) is not None
+        return frozenset({"multilingual"}) if others or not english_only else frozenset()
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""

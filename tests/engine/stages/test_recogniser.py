@@ -2,12 +2,20 @@ import threading
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.resample import resample
-from duologue.engine.models import require
+from duologue.engine.models import pull, require
 from duologue.engine.requests import Transcribe, TranscriptDelta
-from duologue.engine.stages.recogniser import SAMPLE_RATE, split_at_pauses, was_spoken, without_space
+from duologue.engine.stages.recogniser import (
+    SAMPLE_RATE,
+    WhisperRecogniser,
+    context_prompt,
+    split_at_pauses,
+    was_spoken,
+    without_space,
+)
 from duologue.engine.stages.whisper import (
     LONGEST_S,
     Hypothesis,
@@ -240,3 +248,63 @@ def test_logprobs_add_up_to_the_text_and_to_the_score(recordings):
         # The score is the mean over the tokens and the end of the text, whose own is what is left.
         end = told.log_probability * len(tokens) - sum(token.logprob for token in tokens)
         assert -3 < end <= 1e-3
+
+
+@pytest.mark.models
+def test_another_language_goes_to_a_model_that_knows_it_loaded_when_asked_for(recordings, recogniser, recorder):
+    pull("whisper-base")
+    assert recogniser._other._model is None
+    payload = Transcribe(audio=float_to_pcm16(recordings["goforward.wav"][0]), sample_rate=16_000, language="de-AT")
+    context = recorder(payload)
+    context.working = lambda: None
+    recogniser.process(recogniser.start(context.request), payload, context)
+    assert [delta.language for delta in context.pieces] == ["de"]
+    assert recogniser._other.model.multilingual
+
+
+@pytest.mark.models
+def test_without_such_a_model_another_language_is_refused(recogniser, recorder, monkeypatch):
+    monkeypatch.setattr(recogniser, "_multilingual", None)
+    payload = Transcribe(audio=bytes(32_000), sample_rate=16_000, language="de")
+    context = recorder(payload)
+    with pytest.raises(ValueError, match="English only, not 'de'"):
+        recogniser.process(recogniser.start(context.request), payload, context)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "multilingual"),
+    [
+        ({"model": "whisper-tiny.en"}, True),
+        ({"model": "whisper-tiny.en", "multilingual": None}, False),
+        ({"model": "whisper-base", "multilingual": None}, True),
+    ],
+)
+def test_what_it_is_made_with_says_which_languages_it_knows(arguments, multilingual):
+    assert (WhisperRecogniser.abilities(arguments) == {"multilingual"}) is multilingual
+
+
+@pytest.mark.models
+def test_a_pause_is_where_words_are_settled(recogniser, recordings, recorder):
+    samples, spoken = recordings["jfk-ask-not.wav"]
+    samples = samples[: int(8.4 * SAMPLE_RATE)]
+    payload = Transcribe(audio=float_to_pcm16(samples), sample_rate=SAMPLE_RATE, urgency="partial", settle=True)
+    context = recorder(payload)
+    recogniser.process(recogniser.start(context.request), payload, context)
+    (delta,) = context.pieces
+    assert 4.2 < delta.end_sample / SAMPLE_RATE < 7.9
+    assert normalise_words(delta.text)[:2] == spoken.split()[:2]
+    noise = np.random.default_rng(0).standard_normal(8 * SAMPLE_RATE).astype(np.float32) * np.float32(0.1)
+    payload = replace(payload, audio=float_to_pcm16(noise))
+    context = recorder(payload)
+    recogniser.process(recogniser.start(context.request), payload, context)
+    assert context.pieces == []  # no pause, and no need to cut yet
+
+
+def test_the_context_is_the_last_words_from_a_words_start():
+    assert context_prompt(None, " ") is None
+    assert context_prompt("Names.", "") == "Names."
+    assert context_prompt("Names.", "one two") == "Names. one two"
+    last = context_prompt(None, "word " * 100 + "end")
+    assert last.startswith("word ")
+    assert last.endswith("word end")
+    assert len(last) <= 200
