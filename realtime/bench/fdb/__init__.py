@@ -1,0 +1,1 @@
+"""``duologue bench full-duplex``: replay of recorded conversations in the layout of Full-Duplex-Bench, and its scores."""
