@@ -1,1 +1,1 @@
-"""``duologue bench full-duplex``: replay of recorded conversations in the layout of Full-Duplex-Bench, and its scores."""
+"""``duologue bench full-duplex``: recorded conversations laid out as in Full-Duplex-Bench, replayed and scored."""

@@ -80,7 +80,9 @@ def _overlaps(word: TimedWord, start: float, end: float) -> bool:
     return last > start and word.start <= end and last >= word.start
 
 
-def backchannel_jsd(kept: Sequence[Span], duration: float, reference: Sequence[float], *, quirks: bool = False) -> float:
+def backchannel_jsd(
+    kept: Sequence[Span], duration: float, reference: Sequence[float], *, quirks: bool = False
+) -> float:
     """Distance of when backchannels came from when they come: square root of the Jensen-Shannon divergence in nats.
 
     Each segment of ``kept`` adds one to every window of 0.2 s that it touches; ``reference`` is stretched to as many

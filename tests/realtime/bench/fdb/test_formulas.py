@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -29,9 +30,7 @@ def words(count: int, length: float, start: float = 2.3) -> list[TimedWord]:
     return [TimedWord("w", start + i * step, start + (i + 1) * step) for i in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("count", "length", "tor"), [(0, 0.0, 0), (3, 0.9, 0), (4, 0.9, 1), (3, 1.0, 1), (1, 1.2, 1)]
-)
+@pytest.mark.parametrize(("count", "length", "tor"), [(0, 0.0, 0), (3, 0.9, 0), (4, 0.9, 1), (3, 1.0, 1), (1, 1.2, 1)])
 def test_golden_takeover(count: int, length: float, tor: int):
     assert takeover(words(count, length)) == tor
 
@@ -166,5 +165,5 @@ def test_overlaps_lie_in_both_and_responses_begin_after_the_user(user: list, mod
 @given(spans, st.integers(0, 1000))
 def test_merged_segments_are_apart_and_cover_the_same(segments: list, gap_ms: int):
     merged = merge(segments, gap_ms / 1000)
-    assert all(round(b[0] - a[1], 3) > gap_ms / 1000 for a, b in zip(merged, merged[1:], strict=False))
+    assert all(round(b[0] - a[1], 3) > gap_ms / 1000 for a, b in pairwise(merged))
     assert all(any(a <= start and end <= b for a, b in merged) for start, end in segments)
