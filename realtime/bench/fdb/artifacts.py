@@ -73,7 +73,7 @@ class Result(msgspec.Struct, frozen=True):
     duration_s: float
     """Of the input, and so of the output."""
     responses: int
-    responses_cancelled: int
+    responses_interrupted: int
     late_audio_ms: float
     clipped_ms: float
     """Sound that would have been heard after the end of the input."""
@@ -160,7 +160,7 @@ def _make(folder: Path, stem: str, settings: ReplaySettings, words: WordSource) 
         warnings=verdict.warnings,
         duration_s=round(duration, 6),
         responses=len(responses),
-        responses_cancelled=sum(response.status == "cancelled" for response in responses),
+        responses_interrupted=sum(response.reason == "turn_detected" for response in responses),
         late_audio_ms=round(sum(player.late_samples.values()) / player.rate * 1000, 3),
         clipped_ms=round(heard.clipped_s(duration) * 1000, 3),
         pacing_lag=metric(heard.replay.lags_ms, "ms", LAG),

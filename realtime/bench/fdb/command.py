@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from duologue.realtime.bench.fdb.report import FdbReport
     from duologue.realtime.bench.fdb.score import Sounds
 
+T = TypeVar("T", bound=str)
 JudgeKind = Literal["none", "local", "http"]
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")]
@@ -42,7 +43,9 @@ def full_duplex(
     root: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help="A set of one task, or a folder from 'bench synth'.")
     ],
-    task: Annotated[list[Task] | None, typer.Option(help="Its task; of a collection: only the sets of it.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help=f"Its task ({', '.join(TASKS)}); of a collection: only the sets of it.")
+    ] = None,
     url: Annotated[
         str | None,
         typer.Option(help="Server to measure, ws://HOST/v1/realtime; without it one is started for the run."),
@@ -85,7 +88,7 @@ def full_duplex(
     options = FdbOptions(
         root=root,
         out=out or Path("results") / time.strftime("fdb-%Y%m%d-%H%M%S"),
-        tasks=tuple(task or ()),
+        tasks=_known(task, TASKS, "task"),
         url=url,
         model=model,
         api_key=api_key,
@@ -155,13 +158,10 @@ def synth_full_duplex(
     """Make sets of recordings with exact annotations from the packaged voice and from recordings."""
     from duologue.realtime.bench.fdb.synth import SETS, SynthOptions, synthesise
 
-    unknown = [name for name in task or () if name not in SETS]
-    if unknown:
-        raise fail(f"no set is called {unknown[0]!r}; there are {', '.join(SETS)}")
+    names = _known(task, SETS, "set")
     if out.exists() and any(out.iterdir()):
         raise fail(f"{out} is not empty; choose another folder with --out")
-    chosen: Any = tuple(task or SETS)
-    options = SynthOptions(out, chosen, count, speech, seed, monologue_s, noise_s=noise_s)
+    options = SynthOptions(out, names or tuple(SETS), count, speech, seed, monologue_s, noise_s=noise_s)
     with _failures(), _progress() as progress:
         bar = progress.add_task("making sets", total=len(options.sets) * count)
         named = synthesise(options, lambda name: progress.advance(bar))
@@ -268,6 +268,15 @@ def _failures() -> Any:
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True))
+
+
+def _known(names: list[str] | None, known: Iterable[T], kind: str) -> tuple[T, ...]:
+    """The names as what they are names of, in the order given; one that is not known ends the command."""
+    by_name = {str(name): name for name in known}
+    for name in names or ():
+        if name not in by_name:
+            raise fail(f"no {kind} is called {name!r}; there are {', '.join(by_name)}")
+    return tuple(by_name[name] for name in names or ())
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ WINDOW_MS = 200
 USER_GAP_S = 0.6
 MODEL_GAP_S = 0.5
 TURN_MARGIN_S = 0.1
+EVENT_MARGIN_S = 0.2
 
 Span = tuple[float, float]
 """Half-open stretch of time ``[start, end)``."""
@@ -161,8 +162,9 @@ def response_intervals(user: Sequence[Span], model: Sequence[Span]) -> list[Span
 
 
 def touching(intervals: Iterable[Span], event: Span) -> list[Span]:
-    """The intervals that touch ``event``, ends included."""
-    return [(start, end) for start, end in intervals if start <= event[1] and end >= event[0]]
+    """The intervals that touch ``event``; a detector's ends of speech lie up to 0.2 s beside the true ones."""
+    first, last = event[0] - EVENT_MARGIN_S, event[1] + EVENT_MARGIN_S
+    return [(start, end) for start, end in intervals if start <= last and end >= first]
 
 
 # -- what is said where nothing should be ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -162,8 +163,10 @@ def print_report(report: FdbReport, console: Console) -> None:
 
 def print_scores(sets: Sequence[SetScores], console: Console) -> None:
     """One table for all sets; below it what the table has no room for."""
-    table = Table(title="scores (times in s)", title_justify="left")
-    for heading in ("set", "scored", "TOR", "latency", "stop", "response", "freq.", "JSD", "rating", "false"):
+    table = Table(
+        title="scores (times in s)", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for heading in ("set", "n", "TOR", "latency", "stop", "response", "freq.", "JSD", "rating", "false"):
         table.add_column(heading, justify="left" if heading == "set" else "right", no_wrap=True)
     for scores in sets:
         table.add_row(*_cells(scores))
@@ -204,4 +207,4 @@ def _middle(intervals: Intervals) -> float | None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:.2f}"

@@ -22,6 +22,8 @@ from duologue.realtime.client import ClientError, RealtimeClient
 from duologue.realtime.event_log import EventLog
 
 RUN_FILE: Final = "run.json"
+SENT_FILE: Final = "sent.wav"
+"""What the microphone heard of a sample with an echo."""
 RUN_SCHEMA: Final = "duologue.fdb.run/1"
 
 
@@ -207,4 +209,4 @@ async def _replay(options: FdbOptions, url: str, job: Job, clock: Clock) -> None
     finally:
         await asyncio.to_thread(log.save, log_folder(job.folder, job.stem))
         if replay is not None and replay.recording.sent:
-            await asyncio.to_thread(write_wav, job.folder / "sent.wav", bytes(replay.recording.sent), SAMPLE_RATE)
+            await asyncio.to_thread(write_wav, job.folder / SENT_FILE, bytes(replay.recording.sent), SAMPLE_RATE)

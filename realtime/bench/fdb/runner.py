@@ -6,7 +6,8 @@ It only drives and logs; ``artifacts`` makes the outputs from the log afterwards
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from duologue.realtime.bench.heard import ReceivedSound
 from duologue.realtime.bench.playback import ClientPlayback, Cut, Player, Policy
 from duologue.realtime.bench.waiting import Changes
 from duologue.realtime.client import ClientError, RealtimeClient
-from duologue.sessions.client_events import InputAudioCommit, ItemTruncate
+from duologue.sessions.client_events import InputAudioCommit, ItemTruncate, ResponseCancel
 
 TurnMode = Literal["none", "server_vad", "semantic_vad"]
 TAIL_S = 1.5
@@ -134,8 +135,12 @@ class Room:
 
     def echo(self, position: int, samples: int) -> NDArray[np.float32]:
         """What arrives at the microphone from input sample ``position`` on; what will be cut off is not yet in it."""
-        recent = self._player.segments[-8:]
-        heard = self._sound.render(recent, SAMPLE_RATE, self.origin_s, position - self._delay, samples)
+        first = position - self._delay
+        segments = self._player.segments
+        # In order of time, and far more than have been played when the server sends faster than they sound.
+        low = bisect_left(segments, self.origin_s + first / SAMPLE_RATE, key=lambda segment: segment.end_s)
+        high = bisect_left(segments, self.origin_s + (first + samples) / SAMPLE_RATE, key=lambda s: s.start_s)
+        heard = self._sound.render(segments[max(0, low - 1) : high + 1], SAMPLE_RATE, self.origin_s, first, samples)
         return np.frombuffer(heard, PCM16).astype(np.float32) * (self._gain / 32768)
 
 
@@ -165,6 +170,7 @@ class Replay:
         )
         self._changes = Changes(clock)
         self._truncations = 0
+        self._cancelled: set[str] = set()
 
     async def run(self) -> None:
         """Make the call. A broken connection ends it and is noted in the log; nothing is raised for it."""
@@ -216,16 +222,25 @@ class Replay:
         rests_from = self._clock.now()
         deadline = rests_from + self._settings.timeout_s
         while (now := self._clock.now()) < deadline:
+            await self._cancel_open()
             busy = self._conversation.speech_open or self._conversation.response_open
             quiet_at = max(rests_from, self._conversation.last_activity_s or rests_from) + quiet_s
             if not busy and now >= quiet_at:
                 return
-            seen = self._conversation.last_activity_s
-            await self._changes.until(
-                lambda seen=seen: self._conversation.last_activity_s != seen,  # type: ignore[misc]
-                deadline if busy else min(deadline, quiet_at),
-            )
+            await self._changes.until(self._activity(), deadline if busy else min(deadline, quiet_at))
         self._client.log.note({"type": "timeout", "message": self._unrest()}, self._clock.now())
+
+    async def _cancel_open(self) -> None:
+        """End answers that would only sound after the recording: nobody will hear them, and they cost the others."""
+        for response in list(self._conversation.responses.values()):
+            if response.done_s is None and response.response_id not in self._cancelled:
+                self._cancelled.add(response.response_id)
+                await self._client.send(ResponseCancel(response_id=response.response_id))
+
+    def _activity(self) -> Callable[[], bool]:
+        """Whether anything of speech or response has happened since now."""
+        seen = self._conversation.last_activity_s
+        return lambda: self._conversation.last_activity_s != seen
 
     def _unrest(self) -> str:
         what = "a response was open" if self._conversation.response_open else "the user's turn was open"

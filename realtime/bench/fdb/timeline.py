@@ -19,7 +19,7 @@ from duologue.realtime.bench.conversation import SeenResponse
 from duologue.realtime.bench.fdb.artifacts import Heard, log_folder, read_input
 from duologue.realtime.bench.fdb.dataset import PARTS_FILE, Annotation, Part, Task, load_annotation, read_json
 from duologue.realtime.bench.fdb.formulas import Span
-from duologue.realtime.bench.fdb.run import RunInfo
+from duologue.realtime.bench.fdb.run import SENT_FILE, RunInfo
 from duologue.realtime.bench.fdb.score import SCORES_FILE, SampleScore, SetScores, Sounds
 from duologue.realtime.bench.fdb.speech import FRAME_S, SpeechRule
 
@@ -30,6 +30,7 @@ PICTURE: Final = "timeline.png"
 MISSING: Final = "timelines need matplotlib: pip install 'duologue[bench]' (the run goes on without them)"
 
 USER, OURS, EVENT, CUT, QUIET = "#2166ac", "#1b7837", "#e08214", "#b2182b", "#666666"
+ECHO: Final = "#b0b0b0"
 COLUMNS: Final = 1600
 """Steps of a drawn waveform: more than the picture has pixels."""
 INCHES_PER_S: Final = 0.9
@@ -86,9 +87,11 @@ def draw(folder: Path, task: Task, heard: Heard, sounds: Sounds, title: str) -> 
     view = View(seconds, (width - MARGIN_INCHES) / seconds)
     lanes = figure.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": [1.25, 1.25, 0.9, 1.6]})
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    _user_lane(lanes[0], user, annotation, _spoken(folder), view)
+    _user_lane(lanes[0], folder, user, annotation, view)
     _our_lane(lanes[1], ours, heard, view)
-    _activity_lane(lanes[2], read_input(folder / "input.wav", SPEECH_RATE), heard, sounds, seconds)
+    sent = folder / SENT_FILE
+    sent = sent if sent.is_file() else folder / "input.wav"
+    _activity_lane(lanes[2], read_input(sent, SPEECH_RATE), heard, sounds, seconds)
     _event_lane(lanes[3], heard, seconds)
     for lane in lanes:
         _grid(lane, seconds)
@@ -106,10 +109,13 @@ def _spoken(folder: Path) -> list[Part]:
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
 
-def _user_lane(
-    lane: Axes, audio: NDArray[np.float32], annotation: Annotation, spoken: Sequence[Part], view: View
-) -> None:
-    _wave(lane, audio, USER, "user")
+def _user_lane(lane: Axes, folder: Path, audio: NDArray[np.float32], annotation: Annotation, view: View) -> None:
+    spoken = _spoken(folder)
+    sent = read_input(folder / SENT_FILE) if (folder / SENT_FILE).is_file() else None
+    if sent is not None:
+        _wave(lane, sent, ECHO, "", _peak(sent))
+    peak = _peak(audio) if sent is None else _peak(sent)
+    _wave(lane, audio, USER, "user" if sent is None else "user\n(grey: with echo)", peak)
     for start, end in annotation.turns or ():
         lane.axvspan(start, end, color=USER, alpha=0.10, lw=0)
     for part in spoken:
@@ -118,14 +124,15 @@ def _user_lane(
     for pause in annotation.pauses:
         _mark(lane, pause, "pause", view)
     if annotation.event:
-        _mark(lane, annotation.event, annotation.event_text or "event", view)
+        said = next((part.words for part in spoken if part.span == annotation.event), annotation.event_text)
+        _mark(lane, annotation.event, said or "event", view)
     if annotation.turn_end is not None:
         lane.axvline(annotation.turn_end, color=EVENT, lw=1.2)
         _label(lane, (annotation.turn_end, view.seconds), "end of turn", EVENT, view, at=0.02)
 
 
 def _our_lane(lane: Axes, audio: NDArray[np.float32], heard: Heard, view: View) -> None:
-    _wave(lane, audio, OURS, "duologue")
+    _wave(lane, audio, OURS, "duologue", _peak(audio))
     player = heard.playback.player
     for response in heard.conversation.responses.values():
         segments = player.of_response(response.response_id)
@@ -192,11 +199,14 @@ def _response_events(response: SeenResponse) -> Iterator[tuple[str, float, str]]
 # -- how they are drawn ------------------------------------------------------------------------------------------------
 
 
-def _wave(lane: Axes, audio: NDArray[np.float32], colour: str, name: str) -> None:
-    """Lowest and highest sample of each step, as large as the lane allows."""
+def _peak(audio: NDArray[np.float32]) -> float:
+    return max(float(np.abs(audio).max(initial=0.0)), 0.05)
+
+
+def _wave(lane: Axes, audio: NDArray[np.float32], colour: str, name: str, peak: float) -> None:
+    """Lowest and highest sample of each step; ``peak`` is as large as the lane allows."""
     step = max(1, len(audio) // COLUMNS)
     steps = audio[: len(audio) // step * step].reshape(-1, step)
-    peak = max(float(np.abs(audio).max(initial=0.0)), 0.05)
     times = (np.arange(len(steps)) + 0.5) * step / SAMPLE_RATE
     lane.fill_between(times, steps.min(axis=1) / peak, steps.max(axis=1) / peak, color=colour, lw=0)
     lane.axhline(0, color=colour, lw=0.5)

@@ -135,7 +135,11 @@ def test_of_two_overlaps_with_the_same_end_the_shorter_counts():
 
 
 def test_intervals_at_the_event_touch_it():
-    assert touching([(0.0, 1.0), (1.0, 2.0), (2.5, 3.0)], (1.0, 2.2)) == [(0.0, 1.0), (1.0, 2.0)]
+    assert touching([(0.0, 0.7), (0.5, 0.9), (1.0, 2.0), (2.3, 3.0), (2.5, 3.0)], (1.0, 2.2)) == [
+        (0.5, 0.9),
+        (1.0, 2.0),
+        (2.3, 3.0),
+    ]
 
 
 def test_golden_false_starts():
