@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -49,6 +49,7 @@ from duologue.realtime.bench.fdb.formulas import (
     touching,
 )
 from duologue.realtime.bench.fdb.judge import JudgeError, Overheard, Verdicts
+from duologue.realtime.bench.fdb.prosody import Around, PairedT, Spoken, around, paired_t
 from duologue.realtime.bench.fdb.runner import ReplaySettings
 from duologue.realtime.bench.fdb.speech import Probabilities, SpeechRule, speech_segments
 
@@ -118,6 +119,7 @@ class SampleScore(msgspec.Struct, frozen=True):
     jsd: float | None = None
     rating: float | None = None
     behaviour: str | None = None
+    around: Around | None = None
     false_starts: list[Span] | None = None
     outside_s: float | None = None
     unparsed: int = 0
@@ -143,6 +145,10 @@ class SetScores(msgspec.Struct, frozen=True):
     stop_latency_s: Intervals
     response_latency_s: Intervals
     behaviour: dict[str, float] | None
+    before_after: dict[str, PairedT] | None
+    """By measure of :class:`Spoken`: the answer before (a) and after (b) the overlap."""
+    clean_after: dict[str, PairedT] | None
+    """The answer without the overlap (a) and after it (b)."""
     false_starts: FalseStarts | None
     judge: str | None
     reasons: dict[str, str]
@@ -285,6 +291,7 @@ class Scorer:
         if self._task == "overlap":
             known["tor"] = None
             known |= self._behaviour(name, folder, annotation, output)
+            known["around"] = self._around(folder, annotation, output)
         if annotation.turns is not None and log_folder(folder, "").is_dir():
             known |= self._false_starts(folder, annotation.turns)
         return SampleScore(name, **known)
@@ -343,6 +350,19 @@ class Scorer:
         self._judges.add(verdict.judge)
         return {"behaviour": verdict.behaviour}
 
+    def _around(self, folder: Path, annotation: Annotation, output: WordsFile) -> Around | None:
+        if annotation.event is None or not (folder / "clean_output.json").is_file():
+            return None
+        clean = read_json(folder / "clean_output.json", WordsFile)
+        return around(
+            output.words,
+            read_input(folder / "output.wav"),
+            clean.words,
+            read_input(folder / "clean_output.wav"),
+            SAMPLE_RATE,
+            annotation.event[1],
+        )
+
     def _false_starts(self, folder: Path, turns: Sequence[Span]) -> dict[str, Any]:
         heard = Heard(folder, "", self._settings)
         duration = len(read_input(folder / "input.wav")) / SAMPLE_RATE
@@ -379,6 +399,8 @@ class Scorer:
             stop_latency_s=_intervals(samples, "stop"),
             response_latency_s=_intervals(samples, "response"),
             behaviour=_ratios([sample.behaviour for sample in samples if sample.behaviour]),
+            before_after=_paired(samples, "before"),
+            clean_after=_paired(samples, "clean"),
             false_starts=_all_false_starts(wrong) if wrong else None,
             judge="+".join(sorted(self._judges)) or None,
             reasons=self._reasons,
@@ -403,6 +425,16 @@ def _intervals(samples: Sequence[SampleScore], kind: str) -> Intervals:
 def _ratios(labels: Sequence[str]) -> dict[str, float] | None:
     counts = Counter(labels)
     return {label: round(count / len(labels), 2) for label, count in sorted(counts.items())} if labels else None
+
+
+def _paired(samples: Sequence[SampleScore], side: Literal["before", "clean"]) -> dict[str, PairedT] | None:
+    measured = [sample.around for sample in samples if sample.around is not None]
+    if not measured:
+        return None
+    return {
+        field: paired_t((getattr(getattr(pair, side), field), getattr(pair.after, field)) for pair in measured)
+        for field in Spoken.__struct_fields__
+    }
 
 
 def _all_false_starts(samples: Sequence[SampleScore]) -> FalseStarts:
