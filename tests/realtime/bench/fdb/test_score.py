@@ -208,7 +208,9 @@ def test_quirk_the_first_sample_needs_output(tmp_path: Path):
 
 
 def test_overlaps_over_all_intervals_and_at_the_event(tmp_path: Path):
-    folder = sample(tmp_path, "1", [*TURN, ("five", 9.0, 10.0)], metadata={"timestamps": [6.0, 8.0], "current_turn_text": "hm"})
+    folder = sample(
+        tmp_path, "1", [*TURN, ("five", 9.0, 10.0)], metadata={"timestamps": [6.0, 8.0], "current_turn_text": "hm"}
+    )
     sample(tmp_path, "1", [("the", 1.0, 1.2), ("sea", 1.2, 1.5)], file="clean_output.json")
     sound(folder / "clean_output.wav", 12, (4.0, 6.5))
     sound(folder / "input.wav", 12, (1.0, 3.0), (6.0, 8.0))
