@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from duologue.codecs.wav import read_wav
+from duologue.codecs.wav import WavError, read_wav
 from duologue.engine.voice_activity import SAMPLE_RATE as SPEECH_RATE
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.realtime.bench.fdb.artifacts import (
@@ -158,7 +158,7 @@ class SetScores(msgspec.Struct, frozen=True):
 
 
 class Sounds:
-    """Speech in the recordings of a folder. ``rate``: what their samples are taken to be at."""
+    """Speech in recordings."""
 
     def __init__(self, probabilities: Probabilities) -> None:
         self._probabilities = probabilities
@@ -262,7 +262,7 @@ class Scorer:
             output = read_json(folder / "output.json", WordsFile)
             self._sources.add(output.source or "unknown")
             return self._figures(name, folder, annotation, output)
-        except AnnotationError as error:
+        except (AnnotationError, WavError, OSError) as error:
             self._reasons[name] = str(error)
             return None
 

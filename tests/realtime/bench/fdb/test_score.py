@@ -183,6 +183,16 @@ def test_quirk_times_are_rounded_to_a_tenth_first(tmp_path: Path):
     assert score(tmp_path, "backchannel", quirks=True).samples[0].frequency == pytest.approx(1 / 6)  # 0.4 to 3.4
 
 
+def test_a_sample_whose_sound_is_missing_or_broken_is_left_out(tmp_path: Path):
+    sample(tmp_path, "1", [])
+    (sample(tmp_path, "2", []) / "output.wav").write_bytes(b"no sound")
+    backchannel(tmp_path, (1.0, 1.4), name="3")
+    scores = score(tmp_path, "backchannel")
+    assert (scores.n, scores.excluded) == (1, 2)
+    assert "output.wav" in scores.reasons["1"]
+    assert "not a RIFF" in scores.reasons["2"]
+
+
 def test_quirk_only_folders_that_are_numbers(tmp_path: Path):
     backchannel(tmp_path, (1.0, 1.4))
     backchannel(tmp_path, (1.0, 1.4), name="icc_2")
