@@ -46,7 +46,7 @@ OnPacket = Callable[[int, int, int, bytes], None]
 """``on_packet(ssrc, sequence_number, timestamp, payload)``, on the event loop."""
 
 
-def _opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
+def opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
     """What Opus is called in this call. Raises ``ValueError`` if it was not agreed on."""
     for codec in transceiver._codecs:
         if codec.mimeType.lower() == "audio/opus":
@@ -59,7 +59,7 @@ def agree_on_opus(transceiver: RTCRtpTransceiver) -> int:
 
     Raises ``ValueError`` if it was not offered.
     """
-    payload_type = _opus_payload_type(transceiver)
+    payload_type = opus_payload_type(transceiver)
     transceiver._codecs = [
         dataclasses.replace(codec, parameters={**codec.parameters, **OPUS_PARAMETERS})
         for codec in transceiver._codecs
