@@ -25,8 +25,7 @@ class MediaClock:
     (Not the loop's own time: uvloop reads that once per turn and in whole milliseconds.)
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._phases: list[dict[Subscriber, None]] = [{} for _ in range(PHASES)]
         self._timer: asyncio.TimerHandle | None = None
         self._step = 0
@@ -38,7 +37,7 @@ class MediaClock:
         loop = asyncio.get_running_loop()
         clock = _clocks.get(loop)
         if clock is None:
-            clock = _clocks[loop] = cls(loop)
+            clock = _clocks[loop] = cls()
         return clock
 
     def join(self, subscriber: Subscriber) -> None:
@@ -47,7 +46,7 @@ class MediaClock:
         now = time.monotonic()
         if self._timer is None:
             self._step, self._began = 0, now
-            self._timer = self._loop.call_later(STEP_S, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(STEP_S, self._tick)
         # The phase that is due now comes again in a whole frame.
         self._phases[round((now - self._began) / STEP_S) % PHASES][subscriber] = None
 
@@ -60,13 +59,13 @@ class MediaClock:
             self._timer = None
 
     def _tick(self) -> None:
-        now = time.monotonic()
+        now, loop = time.monotonic(), asyncio.get_running_loop()
         # After a stall the steps that were missed are made up for: a subscriber sees by the time what it owes.
         missed = max(int((now - self._began) / STEP_S) - self._step, 1)
         due = range(self._step + 1, self._step + 1 + min(missed, PHASES))
         self._step += missed
-        self._timer = self._loop.call_later(self._began + (self._step + 1) * STEP_S - now, self._tick)
+        self._timer = loop.call_later(self._began + (self._step + 1) * STEP_S - now, self._tick)
         for step in due:
             for subscriber in self._phases[step % PHASES]:
                 # A callback of its own each: what one raises goes to the loop's handler and leaves the rest alone.
-                self._loop.call_soon(subscriber, now)
+                loop.call_soon(subscriber, now)
