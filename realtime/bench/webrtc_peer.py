@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import urllib.request
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Final
 
@@ -53,6 +54,10 @@ async def post_offer(url: str, sdp: str) -> str:
     return await asyncio.to_thread(ask)
 
 
+Exchange = Callable[[str], Awaitable[str]]
+"""From an offer to its answer, both SDP."""
+
+
 class LeanPeer:
     """One call to an echo server."""
 
@@ -70,13 +75,15 @@ class LeanPeer:
         self._sender: PacketSender | None = None
         self._receiver: PacketReceiver | None = None
         self._last = 0.0
+        self._began = 0.0
+        self._number = 0
         self._clock = MediaClock.of_loop()
 
-    async def call(self, url: str) -> None:
-        """Connect, and begin to send."""
+    async def call(self, exchange: Exchange) -> None:
+        """Connect by an offer and the answer that ``exchange`` gives for it, and begin to send."""
         peer = self._peer
         await peer.setLocalDescription(await peer.createOffer())
-        answer = await post_offer(url, peer.localDescription.sdp)
+        answer = await exchange(peer.localDescription.sdp)
         await peer.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         (transceiver,) = peer.getTransceivers()
         self._sender = PacketSender(transceiver, OPUS_PAYLOAD_TYPE)
@@ -96,6 +103,11 @@ class LeanPeer:
             self._receiver.stop()
         await self._peer.close()
 
+    def number_of(self, timestamp: int) -> int:
+        """Which packet a timestamp of its header belongs to: 0 for the first."""
+        assert self._sender is not None
+        return ((timestamp - self._sender.origin) & 0xFFFFFFFF) // FRAME_TICKS
+
     def mark(self) -> None:
         """Count from here."""
         self.sent = self.received = 0
@@ -103,9 +115,11 @@ class LeanPeer:
 
     def _tick(self, now: float) -> None:
         assert self._sender is not None
-        number = round((now - self._began) / FRAME_S)
-        self._sender.send(self._packets[number % len(self._packets)], number * FRAME_TICKS, False)
-        self.sent += 1
+        while self._number * FRAME_S <= now - self._began + FRAME_S / 2:
+            packet = self._packets[self._number % len(self._packets)]
+            self._sender.send(packet, self._number * FRAME_TICKS, False)
+            self._number += 1
+            self.sent += 1
 
     def _hear(self, source: int, number: int, timestamp: int, payload: bytes) -> None:
         now = time.monotonic()

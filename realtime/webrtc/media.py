@@ -49,15 +49,15 @@ OnPcm = Callable[[bytes, int], None]
 class IncomingAudio:
     """The peer's microphone."""
 
-    def __init__(self, transceiver: RTCRtpTransceiver, on_pcm: OnPcm) -> None:
-        """Once the remote description is set and before the answer is made.
+    def __init__(self, transceiver: RTCRtpTransceiver, on_pcm: OnPcm, decoder: StreamDecoder | None = None) -> None:
+        """Once the remote description is set and before the answer is made. ``decoder``: one that is watched.
 
         Raises ``ValueError`` if Opus was not offered, ``OpusMissingError`` without libopus.
         """
         self._track = transceiver.receiver.track
         self._on_pcm = on_pcm
         self._packets = PacketReceiver(transceiver.receiver, agree_on_opus(transceiver), self._take)
-        self._decoder = StreamDecoder(SAMPLE_RATE)
+        self._decoder = decoder or StreamDecoder(SAMPLE_RATE)
         self._buffer = JitterBuffer()
         self._source: int | None = None
         self._last_arrival = 0.0
