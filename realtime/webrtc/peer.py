@@ -57,6 +57,7 @@ class Peer:
         self._outgoing: OutgoingAudio | None = None
         self._incoming: IncomingAudio | None = None
         self._channel: RTCDataChannel | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
         self._over = asyncio.Event()
         self._end: End = "closed"
@@ -121,7 +122,10 @@ class Peer:
         """Close the connection and free its ports. Harmless when it is closed."""
         self._finish("closed")
         self.be_silent()
-        await self._connection.close()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._connection.close(), name="call-close")
+        # The library cannot go on with a close that was cancelled half way, nor would it ever say that it is closed.
+        await asyncio.shield(self._closing)
 
     # -- what the connection says --------------------------------------------------------------------------------------
 
