@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from duologue.codecs.pcm import float_to_pcm16
+from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.engine import EngineHealth
 from duologue.engine.models import require
 from duologue.engine.pipeline import PipelineConfig
@@ -36,7 +37,7 @@ from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.bench.gateway_stages import CHUNK_BYTES, CHUNK_S, PIPELINE, STAMP_BYTES
 from duologue.realtime.bench.server_process import READY
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
 from duologue.realtime.serve import listen
 from duologue.sessions.config import Limits, Names
@@ -144,7 +145,7 @@ async def serve(sessions: int) -> None:
         max_sessions=sessions,
         speculate=False,
     )
-    gateway = Gateway(engine, NAMES)
+    gateway = Gateway(engine, NAMES, EdgeSettings(webrtc=WebRtcDeploy(addresses=["127.0.0.1"])))
     manager = SessionManager(engine, settings)  # type: ignore[arg-type]
     gateway.open(manager)
     with listen("127.0.0.1", 0) as listener:

@@ -46,9 +46,9 @@ class MediaClock:
         now = time.monotonic()
         if self._timer is None:
             self._step, self._began = 0, now
-            self._timer = asyncio.get_running_loop().call_later(STEP_S, self._tick)
         # The phase that is due now comes again in a whole frame.
         self._phases[round((now - self._began) / STEP_S) % PHASES][subscriber] = None
+        self._wind(now)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Call it no more, but for a call that is due this instant. Harmless for one that is not here."""
@@ -58,14 +58,22 @@ class MediaClock:
             self._timer.cancel()
             self._timer = None
 
-    def _tick(self) -> None:
+    def _wind(self, now: float) -> None:
+        """Set the timer to the next step that somebody waits for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ahead = next(n for n in range(1, PHASES + 1) if self._phases[(self._step + n) % PHASES])
+        delay = max(0.0, self._began + (self._step + ahead) * STEP_S - now)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick, self._step + ahead)
+
+    def _tick(self, step: int) -> None:
         now, loop = time.monotonic(), asyncio.get_running_loop()
         # After a stall the steps that were missed are made up for: a subscriber sees by the time what it owes.
-        missed = max(int((now - self._began) / STEP_S) - self._step, 1)
-        due = range(self._step + 1, self._step + 1 + min(missed, PHASES))
-        self._step += missed
-        self._timer = loop.call_later(self._began + (self._step + 1) * STEP_S - now, self._tick)
-        for step in due:
-            for subscriber in self._phases[step % PHASES]:
+        reached = max(int((now - self._began) / STEP_S), step)
+        due = [self._phases[n % PHASES] for n in range(max(self._step, reached - PHASES) + 1, reached + 1)]
+        self._step = reached
+        self._wind(now)
+        for phase in due:
+            for subscriber in phase:
                 # A callback of its own each: what one raises goes to the loop's handler and leaves the rest alone.
                 loop.call_soon(subscriber, now)
