@@ -48,6 +48,8 @@ NAMES: Final = Names(
     voices={"scripted": "scripted"},
     transcription_models={"scripted-recogniser": "scripted-recogniser"},
 )
+SPOKEN_S: Final = 10.0
+"""How long the answer to a spoken turn lasts."""
 STREAM_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -95,7 +97,7 @@ class ScriptedEngine:
     def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
         """Answer with sound for as many seconds as the last message says; every utterance has the same words."""
         payload = request.payload
-        seconds = float(payload.messages[-1].text) if isinstance(payload, Converse) else 0.0
+        seconds = _seconds(payload.messages[-1].text) if isinstance(payload, Converse) else 0.0
         voice = Voice(request.request_id, seconds)
         text = TextDelta(text="A tone.") if isinstance(payload, Converse) else TranscriptDelta(text="and so on")
         voice.stream.count(Usage(input_tokens=2, output_tokens=2))
@@ -127,6 +129,13 @@ class ScriptedEngine:
             voice.stream.put(AudioDelta(pcm=stamp + self._sound), voice.edge)
             heapq.heapreplace(voices, (due + CHUNK_S, number, voice))
         self._wind()
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return SPOKEN_S
 
 
 async def serve(sessions: int) -> None:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCConfiguration, RTCPeerConnection, RTCRtpTransceiver, RTCSessionDescription
 
 from duologue.codecs.opus import OpusEncoder
 from duologue.codecs.pcm import float_to_pcm16
@@ -104,11 +104,10 @@ class LeanPeer:
         await peer.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         (transceiver,) = peer.getTransceivers()
         self._sender = PacketSender(transceiver, OPUS_PAYLOAD_TYPE)
-        self._receiver = PacketReceiver(transceiver.receiver, OPUS_PAYLOAD_TYPE, self._hear)
         async with asyncio.timeout(30):
             while not self._sender.connected:  # noqa: ASYNC110 - the transport that will be used tells nobody
                 await asyncio.sleep(FRAME_S)
-        self._receiver.start()
+        self._listen(transceiver)
         self._began = time.monotonic()
         self._clock.join(self._tick)
 
@@ -129,13 +128,19 @@ class LeanPeer:
         self.sent = self.received = 0
         self.gaps = []
 
+    def _listen(self, transceiver: RTCRtpTransceiver) -> None:
+        self._receiver = PacketReceiver(transceiver.receiver, OPUS_PAYLOAD_TYPE, self._hear)
+        self._receiver.start()
+
     def _tick(self, now: float) -> None:
         assert self._sender is not None
         while self._number * FRAME_S <= now - self._began + FRAME_S / 2:
-            packet = self._packets[self._number % len(self._packets)]
-            self._sender.send(packet, self._number * FRAME_TICKS, False)
+            self._sender.send(self._packet(self._number), self._number * FRAME_TICKS, False)
             self._number += 1
             self.sent += 1
+
+    def _packet(self, number: int) -> bytes:
+        return self._packets[number % len(self._packets)]
 
     def _hear(self, source: int, number: int, timestamp: int, payload: bytes) -> None:
         now = time.monotonic()
