@@ -11,11 +11,9 @@ from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import server_events as events
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import (
-    AudioPlayed,
     FinishPlaying,
     Play,
     PlayoutCleared,
-    PlayoutReport,
     PlayoutStarted,
     PlayoutStopped,
     StopPlaying,
@@ -68,12 +66,10 @@ class MediaOutput:
                 heard = ledger.truncate(item_id, item.sent, now)
                 self._cut_item(item_id, heard)
 
-    def report(self, report: PlayoutReport, now: float) -> None:
+    def report(self, report: PlayoutStarted | PlayoutStopped | PlayoutCleared) -> None:
         """The track says what it did."""
         core = self._core
         match report:
-            case AudioPlayed(item_id=item_id, samples=samples):
-                core.ledger.sent(item_id, samples, now)
             case PlayoutStarted(response_id=response_id):
                 self._playing = response_id
                 core.emit(events.OutputAudioStarted, response_id=response_id)

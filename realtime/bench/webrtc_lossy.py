@@ -23,7 +23,7 @@ from duologue.codecs.opus import OpusDecoder
 from duologue.codecs.pcm import PCM16
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.bench.webrtc_link import LossyLink
-from duologue.realtime.bench.webrtc_peer import LeanPeer, voice_packets
+from duologue.realtime.bench.webrtc_peer import LeanPeer, hum_packets
 from duologue.realtime.webrtc.jitter import FRAME_TICKS, Piece, Received
 from duologue.realtime.webrtc.media import IncomingAudio
 from duologue.realtime.webrtc.stream_decoder import StreamDecoder
@@ -76,7 +76,7 @@ class _Watched(StreamDecoder):
     def __init__(self, record: _Record) -> None:
         super().__init__()
         self._record = record
-        self._packets = {packet: number for number, packet in enumerate(voice_packets())}
+        self._packets = {packet: number for number, packet in enumerate(hum_packets())}
         self._last = 0
 
     def decode(self, pieces: Iterable[Piece]) -> bytes:
@@ -99,7 +99,7 @@ class _Receiver:
 
     def __init__(self, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         self.record = _Record()
-        self.caller = LeanPeer()
+        self.caller = LeanPeer(hum_packets())
         self._stack = stack
         self._tasks = tasks
         self._peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
@@ -188,9 +188,9 @@ def _side(receiver: _Receiver, link: LossyLink, began: float, ended: float, rate
 
 
 def clicks(pcm: bytes, rate: int) -> int:
-    """Steps in PCM16 that are half as steep again as any in the sound of :func:`voice_packets` without a loss."""
+    """Steps in PCM16 that are half as steep again as any in the sound of :func:`hum_packets` without a loss."""
     decoder = OpusDecoder(rate)  # type: ignore[arg-type]
-    clean = np.frombuffer(b"".join(map(decoder.decode, voice_packets() * 2)), PCM16).astype(np.float64)
+    clean = np.frombuffer(b"".join(map(decoder.decode, hum_packets() * 2)), PCM16).astype(np.float64)
     steps = np.abs(np.diff(np.frombuffer(pcm, PCM16).astype(np.float64))) > _CLICK * np.abs(np.diff(clean)).max()
     # A click is a moment, however many of its samples are steep.
     return int(np.count_nonzero(np.diff(np.flatnonzero(steps), prepend=-rate) > rate // 200))

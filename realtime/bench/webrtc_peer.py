@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCRtpTransceiver, RTCSessionDescription
 
 from duologue.codecs.opus import OpusEncoder
@@ -39,6 +40,15 @@ def voice_packets(expected_loss: int = 5) -> list[bytes]:
 def voice_pcm() -> bytes:
     """PCM16 at 24 kHz of :data:`VOICE_S` of that voice."""
     return float_to_pcm16(voice(VOICE_S))
+
+
+@lru_cache(maxsize=1)
+def hum_packets() -> list[bytes]:
+    """A tone that wanders about 220 Hz and comes back in :data:`VOICE_S`: any piece left out of it is a step."""
+    at = np.arange(int(VOICE_S * SAMPLE_RATE)) / SAMPLE_RATE
+    cycles = 220 * at + 40 * VOICE_S / (2 * np.pi) * (1 - np.cos(2 * np.pi * at / VOICE_S))
+    pcm = float_to_pcm16((0.3 * np.sin(2 * np.pi * cycles)).astype(np.float32))
+    return _packets([pcm[at : at + CHUNK_BYTES] for at in range(0, len(pcm), CHUNK_BYTES)], 10)
 
 
 @lru_cache(maxsize=1)

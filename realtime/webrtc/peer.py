@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from aiortc import RTCDataChannel, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCDataChannel, RTCDtlsTransport, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
@@ -72,6 +72,8 @@ class Peer:
             await connection.setRemoteDescription(RTCSessionDescription(self.offer.sdp, "offer"))
             for transport in self._transports():
                 gather_by(self._settings, transport)
+            if connection.sctp is not None:
+                _lose_quietly(connection.sctp.transport)
             self._outgoing = OutgoingAudio(self._audio, self._queue)
             if self._audio.receiver.track is not None:
                 self._incoming = IncomingAudio(self._audio, self._heard)
@@ -170,3 +172,17 @@ class Peer:
                 candidate = candidate_from_sdp(text)
                 for transport in self._transports():
                     await transport.addRemoteCandidate(candidate)
+
+
+def _lose_quietly(transport: RTCDtlsTransport) -> None:
+    """A packet of the data channel that can no longer leave is lost, as others are, and no error.
+
+    The library sends from tasks that nobody waits for: with each peer that vanishes they would end with exceptions.
+    """
+    send = transport._send_data
+
+    async def send_or_lose(data: bytes) -> None:
+        with suppress(ConnectionError):
+            await send(data)
+
+    transport._send_data = send_or_lose  # type: ignore[method-assign]

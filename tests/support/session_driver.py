@@ -30,7 +30,6 @@ from duologue.sessions.config import Audio, AudioOutput, Limits, Names, Realtime
 from duologue.sessions.core import SessionContext
 from duologue.sessions.effects import (
     AbortRequest,
-    AudioPlayed,
     AudioSent,
     CloseSession,
     DropAudio,
@@ -313,7 +312,7 @@ class _Reports:
         self._say(PlayoutStarted(response_id))
 
     def on_played(self, item_id: str, samples: int) -> None:
-        self._say(AudioPlayed(item_id, samples))
+        self._say(AudioSent(item_id, samples))
 
     def on_stopped(self, response_id: str) -> None:
         self._say(PlayoutStopped(response_id))
