@@ -18,6 +18,7 @@ from duologue.realtime import metrics
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
 from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
 from duologue.realtime.cors import CallCors
+from duologue.realtime.demo_routes import demo_routes
 from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
@@ -35,8 +36,12 @@ OPEN_PATHS = ("/health",)
 """Paths that need no key: a load balancer's probe has none."""
 
 
-def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
-    """The ASGI application. It may be served before the gateway is open: until then it answers 503."""
+def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
+    """The ASGI application. It may be served before the gateway is open: until then it answers 503.
+
+    ``demo``: whether there is a page at ``/``.
+    """
+    page = demo_routes() if demo else []
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -55,6 +60,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/realtime", create_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
+            *page,
         ],
         middleware=[
             Middleware(CallCors),
@@ -63,7 +69,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
                 keys=keys,
                 secrets=gateway.secrets,
                 resumables=gateway.resumables,
-                open_paths=OPEN_PATHS,
+                open_paths=(*OPEN_PATHS, *(route.path for route in page)),
             ),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
