@@ -23,7 +23,7 @@ const transcript = new Transcript(byId('transcript'), (text) => (announcer.textC
 const timeline = new Timeline(byId('timeline'), turns);
 const avatar = new Avatar(byId('avatar'));
 const settings = new Settings(byId('panel-settings'), session);
-const inspector = new Inspector(byId('panel-events'), session);
+export const inspector = new Inspector(byId('panel-events'), session);
 new LatencyView(byId('panel-latency'), turns);
 new Tools(byId('panel-tools'), session);
 tabs(document.querySelector('[role=tablist]'), (id) => id === 'panel-events' && inspector.refresh());

@@ -107,19 +107,21 @@ export class Timeline {
 
   bars(context, colours, x, width, lanes) {
     const barWidth = (BUCKET_MS / 1000) * PIXELS_PER_SECOND - 1.2;
-    for (const bucket of this.levels) {
-      const left = x(bucket.at);
-      if (left < -barWidth || left > width) continue;
-      for (const [side, colour] of [['input', colours.you], ['output', colours.bot]]) {
-        const size = Math.max(1, loudness(bucket[side]) * lanes.half);
-        context.fillStyle = colour;
-        context.globalAlpha = size <= 1 ? 0.35 : 1;
-        context.beginPath();
-        context.roundRect(left, lanes[side] - size, barWidth, size * 2, 1.5);
-        context.fill();
+    const seen = this.levels.filter(({ at }) => x(at) > -barWidth && x(at) < width);
+    for (const [side, colour] of [['input', colours.you], ['output', colours.bot]]) {
+      const silent = new Path2D();
+      const loud = new Path2D();
+      for (const bucket of seen) {
+        const size = loudness(bucket[side]) * lanes.half;
+        if (size <= 1) silent.rect(x(bucket.at), lanes[side] - 1, barWidth, 2);
+        else loud.roundRect(x(bucket.at), lanes[side] - size, barWidth, size * 2, 1.5);
       }
+      context.fillStyle = colour;
+      context.fill(loud);
+      context.globalAlpha = 0.35;
+      context.fill(silent);
+      context.globalAlpha = 1;
     }
-    context.globalAlpha = 1;
   }
 
   turn(context, colours, x, turn, lanes, height) {
