@@ -16,7 +16,15 @@ from starlette.routing import Route, WebSocketRoute
 
 from duologue.realtime import metrics
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
-from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
+from duologue.realtime.call_routes import (
+    accept_call,
+    create_beta_call,
+    create_call,
+    hang_up_call,
+    refer_call,
+    reject_call,
+    rejoin_call,
+)
 from duologue.realtime.cors import CallCors
 from duologue.realtime.demo_routes import demo_routes
 from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
@@ -57,7 +65,8 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
             Route("/v1/realtime/calls/{call_id}/reject", reject_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/hangup", hang_up_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/refer", refer_call, methods=["POST"]),
-            Route("/v1/realtime", create_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/rejoin", rejoin_call, methods=["POST"]),
+            Route("/v1/realtime", create_beta_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
             *page,
@@ -69,6 +78,7 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
                 keys=keys,
                 secrets=gateway.secrets,
                 resumables=gateway.resumables,
+                opens_call=gateway.opens_call,
                 open_paths=(*OPEN_PATHS, *(route.path for route in page)),
             ),
         ],

@@ -117,7 +117,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         raise StartError(f"{deploy.file}: {error.message}") from error
     except DeployError as error:
         raise StartError(str(error)) from error
-    gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy.duplex_session))
+    gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy))
     server = http_server(
         create_app(gateway, ApiKeys(options.api_keys), options.demo),
         certificate=options.ssl_certfile,
@@ -143,6 +143,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         if not await _finished_before(hurry, manager.drain(DRAIN_S)):
             await manager.drain(0)
     finally:
+        await gateway.close()
         server.should_exit = True
         server.force_exit = hurry.is_set()
         await http

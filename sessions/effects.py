@@ -47,6 +47,40 @@ class AudioSent(Signal, frozen=True):
     samples: int
 
 
+class MediaAudio(Signal, frozen=True):
+    """Sound of the user that came over a media track: mono PCM16 at 24 kHz."""
+
+    pcm: bytes
+
+
+class AudioPlayed(Signal, frozen=True):
+    """A media track has played sound of an item: ``samples`` more at 24 kHz."""
+
+    item_id: str
+    samples: int
+
+
+class PlayoutStarted(Signal, frozen=True):
+    """A media track begins to play a response."""
+
+    response_id: str
+
+
+class PlayoutStopped(Signal, frozen=True):
+    """All of a response has been played that there was."""
+
+    response_id: str
+
+
+class PlayoutCleared(Signal, frozen=True):
+    """The rest of a response will not be played (:class:`StopPlaying`)."""
+
+    response_id: str
+
+
+PlayoutReport = AudioPlayed | PlayoutStarted | PlayoutStopped | PlayoutCleared
+
+
 class Tick(Signal, frozen=True):
     """The moment named by ``deadline`` has come."""
 
@@ -85,6 +119,24 @@ class Send(Effect, frozen=True):
 
     event: ServerEvent
     samples: int = 0
+
+
+class Play(Effect, frozen=True):
+    """Put sound of an item on the media track: mono PCM16 at 24 kHz. What is heard of it comes back as reports."""
+
+    response_id: str
+    item_id: str
+    pcm: bytes
+
+
+class FinishPlaying(Effect, frozen=True):
+    """Nothing more of a response will be played than what has been handed over."""
+
+    response_id: str
+
+
+class StopPlaying(Effect, frozen=True):
+    """Be silent: drop what the media track has not played."""
 
 
 class DropAudio(Effect, frozen=True):

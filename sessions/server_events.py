@@ -212,6 +212,20 @@ class IdleTimeoutTriggered(ServerEvent, frozen=True, tag="input_audio_buffer.tim
     item_id: ItemId
 
 
+class OutputAudioStarted(ServerEvent, frozen=True, tag="output_audio_buffer.started"):
+    """These three: only where the server owns the clock of the playout, over WebRTC."""
+
+    response_id: str
+
+
+class OutputAudioStopped(ServerEvent, frozen=True, tag="output_audio_buffer.stopped"):
+    response_id: str
+
+
+class OutputAudioCleared(ServerEvent, frozen=True, tag="output_audio_buffer.cleared"):
+    response_id: str
+
+
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 

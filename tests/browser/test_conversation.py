@@ -17,7 +17,7 @@ from .conftest import OpenPage
 
 pytestmark = [pytest.mark.models, pytest.mark.asyncio(loop_scope="session")]
 
-TRANSPORTS = ("websocket",)
+TRANSPORTS = ("websocket", "webrtc")
 STORY = "Tell me a very long story about the sea, the moon and a fisherman."
 
 

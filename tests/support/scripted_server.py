@@ -151,6 +151,7 @@ async def scripted_server(
     try:
         yield ScriptedServer(f"{host}:{port}", engine)
     finally:
+        await gateway.close()
         server.should_exit = True
         await running
         listener.close()

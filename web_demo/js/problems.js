@@ -58,6 +58,7 @@ const KINDS = {
     text: 'The server may lack it (pip install "duologue[webrtc]"), or the network may be in the way.',
     action: 'Use WebSocket',
   },
+  gone: { title: 'The conversation is over', text: '', action: 'Start a new one' },
   autoplay: { title: 'The browser holds the sound back', text: 'It waits for a sign from you.', action: 'Turn sound on' },
   lost: { title: 'The connection was lost', text: 'Trying to get it back.' },
   ended: { title: 'The conversation has ended', text: '', action: 'Start a new one' },

@@ -60,7 +60,7 @@ export class Session extends EventTarget {
       this.listen();
       this.move('live');
       this.tell('problem', null);
-      this.update(this.draft);
+      this.update(transport === 'webrtc' ? withoutFormats(this.draft) : this.draft);
     } catch (error) {
       if (!aborted.aborted) {
         await this.stop(error instanceof Problem ? error : new Problem('refused', error.message));
@@ -162,7 +162,9 @@ export class Session extends EventTarget {
 
   /** Send the pictures of a stream along, or none (null), where the transport takes any. */
   usePicture(stream) {
-    this.link?.usePicture?.(stream);
+    if (this.link?.usePicture?.(stream) === false && stream !== null) {
+      this.tell('problem', new Problem('no-picture', 'This server takes no video in calls.'));
+    }
   }
 
   // -- what happens ----------------------------------------------------------------------------------------------------
@@ -178,7 +180,8 @@ export class Session extends EventTarget {
     } else if (event.type === 'response.done') {
       if (this.responding === event.response.id) this.responding = null;
     } else if (event.type === 'input_audio_buffer.speech_started') {
-      if (this.settings.audio.input.turn_detection?.interrupt_response && this.link?.playing) this.cut();
+      const interrupts = this.settings.audio.input.turn_detection?.interrupt_response && this.link?.playing;
+      if (interrupts && !this.link.serverCuts) this.cut();
     }
     this.tell('server', event);
   }
@@ -215,7 +218,7 @@ export class Session extends EventTarget {
     if (resumed) return;
     this.responding = null;
     this.tell('restarted');
-    this.update(this.draft);
+    this.update(this.link.serverCuts ? withoutFormats(this.draft) : this.draft);
   }
 
   move(state) {
@@ -232,6 +235,11 @@ export class Session extends EventTarget {
 /** What of a session another one can begin with. */
 function changeable({ id, object, model, expires_at, ...rest }) {
   return rest;
+}
+
+/** What a call settles by itself is not asked for. */
+function withoutFormats({ audio: { input: { format: _, ...input } = {}, output: { format: __, ...output } = {} }, ...rest }) {
+  return { ...rest, audio: { input, output } };
 }
 
 /** `base` with the fields of `part` in it, level by level; an object of another `type` replaces what was there. */

@@ -59,8 +59,12 @@ export class Sound extends EventTarget {
   attach(stream, element) {
     element.srcObject = stream;
     this.remote?.disconnect();
-    this.remote = this.context.createMediaStreamSource(stream);
-    this.remote.connect(this.meter('output-level'));
+    try {
+      this.remote = this.context.createMediaStreamSource(stream);
+      this.remote.connect(this.meter('output-level'));
+    } catch (error) {
+      if (error.name !== 'NotSupportedError') throw error; // heard, but not drawn: Firefox without a microphone
+    }
     return this.play(element);
   }
 

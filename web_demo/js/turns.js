@@ -91,6 +91,9 @@ export class Turns extends EventTarget {
       case 'output_audio_buffer.started':
         this.mark(event.response_id, 'sound', now);
         break;
+      case 'output_audio_buffer.cleared':
+        this.interrupted();
+        break;
       case 'response.done':
         this.done(event.response, now);
     }
