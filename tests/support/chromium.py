@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +27,9 @@ ARGUMENTS = (
     f"--host-resolver-rules=MAP {INSECURE_HOST} 127.0.0.1",
 )
 
+FAKE_DEVICES = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+"""Devices, and leave to use them."""
+
 
 def installed() -> str:
     """Path of the browser. ``DUOLOGUE_TEST_CHROMIUM`` names it where it is not on the path."""
@@ -39,11 +42,9 @@ def installed() -> str:
 
 
 @asynccontextmanager
-async def chromium(microphone: Path | None = None, devices: bool = True) -> AsyncIterator[Browser]:
+async def chromium(microphone: Path | None = None, devices: Sequence[str] = FAKE_DEVICES) -> AsyncIterator[Browser]:
     """A headless browser whose microphone plays a WAV file over and over, and whose camera shows a test picture."""
-    arguments = [*ARGUMENTS]
-    if devices:
-        arguments += ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
+    arguments = [*ARGUMENTS, *devices]
     if microphone is not None:
         arguments.append(f"--use-file-for-fake-audio-capture={microphone}")
     async with async_playwright() as playwright:

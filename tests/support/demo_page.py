@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from playwright.async_api import Browser, Page, expect
 
-PATIENCE_MS = 45_000
+PATIENCE_MS = float(os.environ.get("DEMO_PATIENCE", 45_000))
 
 RECORD = """() => {
   const { context, output, remote } = demo.session.sound;

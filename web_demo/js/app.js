@@ -227,6 +227,6 @@ if (fragment.has('key')) {
 }
 if (!window.isSecureContext) showProblem(new Problem('insecure-origin'));
 servedModel(byId('key').value).then(
-  (model) => session.state === 'idle' && session.tell('served', model),
+  (model) => session.state === 'idle' && session.adopt(model),
   (problem) => problem.kind === 'wrong-key' && showProblem(problem),
 );

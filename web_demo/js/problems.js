@@ -18,7 +18,7 @@ const KINDS = {
     title: 'This address cannot use the microphone',
     text:
       'Browsers give it only to https pages and to localhost. Start the server with "duologue serve --host 0.0.0.0 ' +
-      '--ssl-self-signed" and open the https address, or go on without speaking.',
+      '--ssl-self-signed" and open the https address, or go on in writing.',
     action: TEXT_ONLY,
   },
   'no-microphone': {

@@ -24,7 +24,7 @@ export class Session extends EventTarget {
     this.sound = null;
     this.microphone = null;
     this.muted = false;
-    this.draft = { type: 'realtime', audio: { input: { transcription: { model: 'default' } } } };
+    this.draft = { type: 'realtime' }; // what the next conversation begins with
     this.count = 0;
   }
 
@@ -34,16 +34,16 @@ export class Session extends EventTarget {
     this.tell('problem', null);
     const aborted = (this.starting = new AbortController()).signal;
     try {
-      // In this order: the click that started it still counts as the gesture that sound needs.
+      const model = await servedModel(key, aborted);
+      this.adopt(model);
       this.microphone = withMicrophone ? await openMicrophone(device) : null;
       aborted.throwIfAborted();
       this.sound = await Sound.open(this.microphone);
       aborted.throwIfAborted();
+      if (!this.sound.able) this.draft = merged(this.draft, { output_modalities: ['text'] });
       this.sound.addEventListener('blocked', ({ detail }) => this.soundBlocked(detail));
       this.watchMicrophone();
       this.tell('sound', this.sound);
-      const model = await servedModel(key, aborted);
-      this.tell('served', model);
       await untilReady(aborted, () => this.tell('problem', new Problem('loading')));
       const handlers = {
         event: (event) => this.take(event),
@@ -81,6 +81,15 @@ export class Session extends EventTarget {
     this.move('idle');
     this.tell('problem', problem);
     await sound?.close();
+  }
+
+  /** This is what is served: what you say is to be written down, if it can, and if nobody has said otherwise. */
+  adopt(model) {
+    const [recogniser] = model.transcription_models;
+    if (this.draft.audio?.input?.transcription === undefined && recogniser !== undefined) {
+      this.draft = merged(this.draft, { audio: { input: { transcription: { model: recogniser } } } });
+    }
+    this.tell('served', model);
   }
 
   // -- what the person does --------------------------------------------------------------------------------------------

@@ -25,8 +25,14 @@ export class Sound extends EventTarget {
     this.leaving = new AbortController();
   }
 
+  /** Whether sound can be played and metered: pages of insecure origins have no audio thread. */
+  get able() {
+    return this.context.audioWorklet !== undefined;
+  }
+
   async begin(stream) {
     try {
+      if (!this.able) return this;
       await this.context.audioWorklet.addModule(new URL('worklets.js', import.meta.url));
       this.inputMeter = this.meter('input-level');
       this.output.connect(this.context.destination);

@@ -18,7 +18,7 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 export class WebSocketLink {
   constructor({ sound, key, model, handlers }) {
     Object.assign(this, { sound, key, model, handlers });
-    this.player = new Player(sound);
+    this.player = sound.able ? new Player(sound) : null; // without it, answers are written
     this.formats = { input: 'audio/pcm', output: 'audio/pcm' };
     this.encoder = new Encoder('audio/pcm');
     this.decoder = new Decoder('audio/pcm');
@@ -26,7 +26,7 @@ export class WebSocketLink {
     this.listening = 'open';
     this.over = false;
     this.forgetSession();
-    sound.record((samples) => this.hear(samples));
+    if (sound.able) sound.record((samples) => this.hear(samples));
     window.addEventListener('online', this.goneOnline = () => this.socket?.close(4000));
   }
 
@@ -92,7 +92,7 @@ export class WebSocketLink {
   }
 
   play({ item_id: item, delta }) {
-    if (!this.cut.has(item)) this.player.add(item, this.decoder.push(base64.decode(delta)));
+    if (!this.cut.has(item)) this.player?.add(item, this.decoder.push(base64.decode(delta)));
   }
 
   hear(samples) {
@@ -125,12 +125,12 @@ export class WebSocketLink {
   }
 
   get playing() {
-    return this.player.playing !== null;
+    return Boolean(this.player?.playing);
   }
 
   /** Fall silent, and tell the server how much was heard. */
   async silence() {
-    const heard = await this.player.clear();
+    const heard = (await this.player?.clear()) ?? [];
     for (const { item, ms } of heard) {
       this.cut.add(item);
       this.send({ type: 'conversation.item.truncate', item_id: item, content_index: 0, audio_end_ms: ms });
@@ -177,7 +177,7 @@ export class WebSocketLink {
   close() {
     this.over = true;
     window.removeEventListener('online', this.goneOnline);
-    this.player.close();
+    this.player?.close();
     this.socket?.close(1000);
   }
 }
