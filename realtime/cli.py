@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
+from duologue.realtime.webrtc_options import AdvertiseAddress, IceServers, UdpPorts, WebRtcOptions
 
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
@@ -102,6 +103,9 @@ def serve(
     ] = False,
     ssl_certfile: Annotated[Path | None, typer.Option(help="Serve https with this certificate (PEM).")] = None,
     ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, if that is in another file.")] = None,
+    advertise_address: AdvertiseAddress = None,
+    udp_ports: UdpPorts = None,
+    ice_server: IceServers = None,
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
     from duologue.engine.deploy import DeployError
@@ -116,6 +120,7 @@ def serve(
         raise fail("--ssl-self-signed and --ssl-certfile exclude each other.")
     try:
         over = overrides_of(model, stage_overrides, async_chunk)
+        webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or ())
         run(
             ServeOptions(
                 host,
@@ -126,10 +131,11 @@ def serve(
                 log_level,
                 over,
                 log_traces,
-                demo,
-                ssl_certfile,
-                ssl_keyfile,
-                ssl_self_signed,
+                webrtc=webrtc,
+                demo=demo,
+                ssl_certfile=ssl_certfile,
+                ssl_keyfile=ssl_keyfile,
+                ssl_self_signed=ssl_self_signed,
             )
         )
     except (StartError, DeployError) as error:

@@ -41,7 +41,7 @@ class EngineOutput(Signal, frozen=True):
 
 
 class AudioSent(Signal, frozen=True):
-    """The transport has written sound of an item: ``samples`` at 24 kHz."""
+    """Sound of an item has left, ``samples`` at 24 kHz: the transport has written it, or a media track played it."""
 
     item_id: str
     samples: int
@@ -51,13 +51,6 @@ class MediaAudio(Signal, frozen=True):
     """Sound of the user that came over a media track: mono PCM16 at 24 kHz."""
 
     pcm: bytes
-
-
-class AudioPlayed(Signal, frozen=True):
-    """A media track has played sound of an item: ``samples`` more at 24 kHz."""
-
-    item_id: str
-    samples: int
 
 
 class PlayoutStarted(Signal, frozen=True):
@@ -78,7 +71,7 @@ class PlayoutCleared(Signal, frozen=True):
     response_id: str
 
 
-PlayoutReport = AudioPlayed | PlayoutStarted | PlayoutStopped | PlayoutCleared
+PlayoutReport = AudioSent | PlayoutStarted | PlayoutStopped | PlayoutCleared
 
 
 class Tick(Signal, frozen=True):

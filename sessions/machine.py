@@ -28,7 +28,6 @@ from duologue.sessions.config import AnySession, RealtimeSession, encoding, resp
 from duologue.sessions.conversation import Conversation, Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
-    AudioPlayed,
     AudioSent,
     CloseSession,
     Effect,
@@ -55,6 +54,7 @@ from duologue.sessions.updating import Bound, SettingsUpdates
 
 HUNG_UP = "The session was ended."
 NORMAL, GOING_AWAY = 1000, 1001
+FROM_CLIENT = (client.ClientEvent, client.InvalidEvent)
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -103,8 +103,10 @@ class ConversationMachine:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
-        if not self._closed:
-            if isinstance(event, client.ClientEvent | client.InvalidEvent):
+        if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it
+            self._core.ledger.sent(event.item_id, event.samples, now)
+        elif not self._closed:
+            if isinstance(event, FROM_CLIENT):
                 self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
@@ -132,10 +134,8 @@ class ConversationMachine:
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
                 self._answering.engine_output(event, now)
-            case AudioSent(item_id=item_id, samples=samples):
-                self._core.ledger.sent(item_id, samples, now)
-            case AudioPlayed() | PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
-                self._answering.responses.media.report(event, now)
+            case PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
+                self._answering.responses.media.report(event)
             case ToolAnswered():
                 self._answering.responses.tool_answered(event, now)
             case ToolsListed():
@@ -280,8 +280,7 @@ class ConversationMachine:
         if not self._shutting_down or self._closed:
             return
         drained = not self._answering.working and self._waiting is None
-        heard = not (self._core.context.media_clock and self._core.ledger.unplayed(now))
-        if drained and heard:
+        if drained and not self._answering.responses.media.plays(now):
             self._close("The server is shutting down.")
 
     def _close(self, reason: str, code: int = GOING_AWAY) -> None:

@@ -11,11 +11,9 @@ from duologue.engine.requests import OUTPUT_SAMPLE_RATE
 from duologue.sessions import server_events as events
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import (
-    AudioPlayed,
     FinishPlaying,
     Play,
     PlayoutCleared,
-    PlayoutReport,
     PlayoutStarted,
     PlayoutStopped,
     StopPlaying,
@@ -28,11 +26,17 @@ class MediaOutput:
 
     def __init__(self, core: SessionCore) -> None:
         self._core = core
+        self._playing: str | None = None
+        """The response that is being heard."""
 
     @property
     def used(self) -> bool:
         """Whether there is a media track; else sound leaves inside events."""
         return self._core.context.media_clock
+
+    def plays(self, now: float) -> bool:
+        """Whether something is being heard or is about to be."""
+        return self.used and (self._playing is not None or self._core.ledger.unplayed(now))
 
     def play(self, response_id: str, item_id: str, pcm: bytes) -> None:
         """Put more of an item on the track, unless that was told to stop in the middle of it."""
@@ -62,17 +66,18 @@ class MediaOutput:
                 heard = ledger.truncate(item_id, item.sent, now)
                 self._cut_item(item_id, heard)
 
-    def report(self, report: PlayoutReport, now: float) -> None:
+    def report(self, report: PlayoutStarted | PlayoutStopped | PlayoutCleared) -> None:
         """The track says what it did."""
         core = self._core
         match report:
-            case AudioPlayed(item_id=item_id, samples=samples):
-                core.ledger.sent(item_id, samples, now)
             case PlayoutStarted(response_id=response_id):
+                self._playing = response_id
                 core.emit(events.OutputAudioStarted, response_id=response_id)
             case PlayoutStopped(response_id=response_id):
+                self._playing = None
                 core.emit(events.OutputAudioStopped, response_id=response_id)
             case PlayoutCleared(response_id=response_id):
+                self._playing = None
                 core.emit(events.OutputAudioCleared, response_id=response_id)
 
     def _cut_item(self, item_id: str, heard: int) -> None:

@@ -24,7 +24,7 @@ from duologue.realtime.webrtc.playout_queue import PlayoutQueue
 from duologue.realtime.websocket import CLOSE_TIMEOUT_S
 from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
-from duologue.sessions.effects import AudioPlayed, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
+from duologue.sessions.effects import AudioSent, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.media import MediaListener
 from duologue.sessions.server_events import ServerEvent
@@ -154,7 +154,10 @@ class CallTransport:
         self._listener = listener
 
     def play(self, response_id: str, item_id: str, pcm: bytes) -> None:
-        self.queue.push(response_id, item_id, pcm)
+        if self._peer is not None:
+            self._peer.push(response_id, item_id, pcm)
+        else:
+            self.queue.push(response_id, item_id, pcm)
 
     def finish(self, response_id: str) -> None:
         self.queue.finish(response_id)
@@ -168,7 +171,7 @@ class CallTransport:
         self._report(PlayoutStarted(response_id))
 
     def on_played(self, item_id: str, samples: int) -> None:
-        self._report(AudioPlayed(item_id, samples))
+        self._report(AudioSent(item_id, samples))
 
     def on_stopped(self, response_id: str) -> None:
         self._report(PlayoutStopped(response_id))

@@ -17,6 +17,7 @@ clock runs fast or slow neither fills nor empties anything.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -99,6 +100,7 @@ class JitterBuffer:
     def __init__(self) -> None:
         self.stats = JitterStats()
         self._waiting: dict[int, _Waiting] = {}
+        self._given_up: deque[int] = deque(maxlen=_MOST_MISORDER)
         self._next_number: int | None = None
         self._next_timestamp = 0
         self._last_arrival = 0.0
@@ -130,7 +132,8 @@ class JitterBuffer:
             self._next_number, self._next_timestamp = extended, timestamp
         if extended < self._next_number or extended in self._waiting:
             self.stats.late += 1
-            self._arrivals.note(timestamp, now)
+            if extended in self._given_up:
+                self._arrivals.missed(timestamp, now)
             return []
         if self._arrivals.note(timestamp, now) and not self._waiting:
             self._next_timestamp, self._surplus, self._filling = timestamp, 0, False
@@ -179,6 +182,7 @@ class JitterBuffer:
             self._restart_number = (number + 1) & 0xFFFF
             return None
         self._waiting.clear()
+        self._given_up.clear()
         self._next_number, self._restart_number = None, None
         self._filling, self._surplus = False, 0
         self._arrivals = _Arrivals()
@@ -206,7 +210,9 @@ class JitterBuffer:
         assert self._next_number is not None
         found = min(self._waiting)
         following = self._waiting[found]
-        missing, self._next_number = found - self._next_number, found
+        missing = found - self._next_number
+        self._given_up.extend(range(max(self._next_number, found - _MOST_MISORDER), found))
+        self._next_number = found
         self.stats.lost += missing
         gap = following.timestamp - self._next_timestamp
         lost = min(gap, missing * following.ticks, _MOST_GAP_TICKS)
@@ -277,6 +283,11 @@ class _Arrivals:
         self._behind += _STEP_S * (_QUANTILE if late > self._behind else _QUANTILE - 1)
         self._behind = max(self._behind, 0.0)
         return False
+
+    def missed(self, timestamp: int, now: float) -> None:
+        """A packet came after it had been given up: the next one as late as that shall not be."""
+        late = now - self.expected(timestamp)
+        self._behind = max(self._behind, min(late, MOST_ALLOWANCE_S))
 
 
 def _unwrapped(value: int, near: int, bits: int) -> int:

@@ -55,6 +55,7 @@ class IncomingAudio:
         self._buffer = JitterBuffer()
         self._source: int | None = None
         self._last_arrival = 0.0
+        self._last_tick = 0.0
         self._give_up: asyncio.TimerHandle | None = None
         self._started = False
 
@@ -95,14 +96,22 @@ class IncomingAudio:
         self._give(self._buffer.add(number, timestamp, ticks, payload, now))
 
     def _tick(self, now: float) -> None:
+        stood_still = now - self._last_tick > 2 * FRAME_S
+        self._last_tick = now
         if not self._started:
             self._packets.start()
             self._started = self._packets.connected
-        elif now - self._last_arrival > FRAME_S:
+        elif now - self._last_arrival > FRAME_S and not stood_still:
             self._give(self._buffer.poll(now))
 
-    def _deadline_passed(self) -> None:
-        self._give(self._buffer.poll(time.monotonic()))
+    def _deadline_passed(self, deadline: float) -> None:
+        now = time.monotonic()
+        if now - deadline > FRAME_S / 2:
+            # The event loop stood still: what is missing may lie in the socket. It is read first.
+            loop = asyncio.get_running_loop()
+            self._give_up = loop.call_later(FRAME_S / 4, self._deadline_passed, now + FRAME_S / 4)
+        else:
+            self._give(self._buffer.poll(now))
 
     def _give(self, pieces: list[Piece]) -> None:
         if self._give_up is not None:
@@ -111,7 +120,8 @@ class IncomingAudio:
         deadline = self._buffer.deadline
         if deadline is not None:
             loop = asyncio.get_running_loop()
-            self._give_up = loop.call_later(max(0.0, deadline - time.monotonic()), self._deadline_passed)
+            delay = max(0.0, deadline - time.monotonic())
+            self._give_up = loop.call_later(delay, self._deadline_passed, deadline)
         if pieces:
             pcm = self._decoder.decode(pieces)
             if pcm:

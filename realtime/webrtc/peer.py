@@ -8,16 +8,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from aiortc import (
-    RTCDataChannel,
-    RTCIceTransport,
-    RTCPeerConnection,
-    RTCRtpSender,
-    RTCSessionDescription,
-)
+from aiortc import RTCDataChannel, RTCDtlsTransport, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
+from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
@@ -57,13 +52,12 @@ class Peer:
         self._connection = RTCPeerConnection(configuration(settings))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connection.on("datachannel", self._channel_opened)
-        transceiver = self._connection.addTransceiver("audio", direction="sendrecv")
-        opus = [codec for codec in RTCRtpSender.getCapabilities("audio").codecs if codec.mimeType == "audio/opus"]
-        transceiver.setCodecPreferences(opus)
-        self._audio = transceiver
-        self._outgoing = OutgoingAudio(transceiver, queue)
+        self._audio = self._connection.addTransceiver("audio", direction="sendrecv")
+        self._queue = queue
+        self._outgoing: OutgoingAudio | None = None
         self._incoming: IncomingAudio | None = None
         self._channel: RTCDataChannel | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
         self._over = asyncio.Event()
         self._end: End = "closed"
@@ -78,16 +72,22 @@ class Peer:
             await connection.setRemoteDescription(RTCSessionDescription(self.offer.sdp, "offer"))
             for transport in self._transports():
                 gather_by(self._settings, transport)
+            if connection.sctp is not None:
+                _lose_quietly(connection.sctp.transport)
+            self._outgoing = OutgoingAudio(self._audio, self._queue)
+            if self._audio.receiver.track is not None:
+                self._incoming = IncomingAudio(self._audio, self._heard)
             await connection.setLocalDescription(await connection.createAnswer())
             answer = self.offer.answer(connection.localDescription.sdp)
+        except OpusMissingError as error:
+            await self.close()
+            raise ProtocolError("duologue.unsupported_transport", str(error)) from error
         except NoPort as error:
             await self.close()
             raise ProtocolError("duologue.capacity", f"{error} Try again later.") from error
         except _REFUSALS as error:
             await self.close()
             raise bad_offer(f"{error}.") from error
-        if self._audio.receiver.track is not None:
-            self._incoming = IncomingAudio(self._audio.receiver, self._heard)
         return answer
 
     async def run(self) -> End:
@@ -110,15 +110,24 @@ class Peer:
         """Let :meth:`run` return."""
         self._finish("closed")
 
+    def push(self, response_id: str, item_id: str, pcm: bytes) -> None:
+        """Queue PCM16 at 24 kHz of an item."""
+        if self._outgoing is not None:
+            self._outgoing.push(response_id, item_id, pcm)
+
     def be_silent(self) -> None:
         """Send nothing more of the queue: another peer does."""
-        self._outgoing.stop()
+        if self._outgoing is not None:
+            self._outgoing.stop()
 
     async def close(self) -> None:
         """Close the connection and free its ports. Harmless when it is closed."""
         self._finish("closed")
-        self._outgoing.stop()
-        await self._connection.close()
+        self.be_silent()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._connection.close(), name="call-close")
+        # The library cannot go on with a close that was cancelled half way, nor would it ever say that it is closed.
+        await asyncio.shield(self._closing)
 
     # -- what the connection says --------------------------------------------------------------------------------------
 
@@ -163,3 +172,17 @@ class Peer:
                 candidate = candidate_from_sdp(text)
                 for transport in self._transports():
                     await transport.addRemoteCandidate(candidate)
+
+
+def _lose_quietly(transport: RTCDtlsTransport) -> None:
+    """A packet of the data channel that can no longer leave is lost, as others are, and no error.
+
+    The library sends from tasks that nobody waits for: with each peer that vanishes they would end with exceptions.
+    """
+    send = transport._send_data
+
+    async def send_or_lose(data: bytes) -> None:
+        with suppress(ConnectionError):
+            await send(data)
+
+    transport._send_data = send_or_lose  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ class _Playing:
     """One response in the queue."""
 
     response_id: str
-    pieces: deque[tuple[str, bytes]] = field(default_factory=deque)
+    pieces: deque[tuple[str, memoryview]] = field(default_factory=deque)
     """Item and PCM16, never empty."""
     held: int = 0
     """Bytes in ``pieces``."""
@@ -77,7 +77,7 @@ class PlayoutQueue:
         if not pcm:
             return
         response = self._responses.setdefault(response_id, _Playing(response_id))
-        response.pieces.append((item_id, pcm))
+        response.pieces.append((item_id, memoryview(pcm)))
         response.held += len(pcm)
         self.queued_bytes += len(pcm)
 
@@ -115,7 +115,7 @@ class PlayoutQueue:
         return frame
 
     def _cut(self, response: _Playing) -> bytes:
-        frame = b""
+        frame = bytearray()
         while response.pieces and len(frame) < FRAME_BYTES:
             item_id, piece = response.pieces.popleft()
             wanted = FRAME_BYTES - len(frame)
@@ -126,7 +126,7 @@ class PlayoutQueue:
             response.held -= len(piece)
             self.queued_bytes -= len(piece)
             self._count(response, item_id, len(piece) // SAMPLE_BYTES)
-        return frame
+        return bytes(frame)
 
     def _count(self, response: _Playing, item_id: str, samples: int) -> None:
         if item_id != response.item_id:
@@ -142,7 +142,7 @@ class PlayoutQueue:
                 self._listener.on_stopped(first.response_id)
 
 
-def _faded(pieces: deque[tuple[str, bytes]]) -> bytes:
+def _faded(pieces: deque[tuple[str, memoryview]]) -> bytes:
     """The first 10 ms of what waits, down to silence."""
     pcm = b"".join(piece for _, piece in list(pieces)[:FADE_SAMPLES])[: FADE_SAMPLES * SAMPLE_BYTES]
     samples = np.frombuffer(pcm, PCM16)

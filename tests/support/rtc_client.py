@@ -73,6 +73,7 @@ class RtcClient:
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.events: list[Event] = []
+        self.said: list[Event] = []
         self.heard = bytearray()
         """PCM16 at 24 kHz of the server's voice."""
         self.loud_at: list[float] = []
@@ -89,6 +90,8 @@ class RtcClient:
             self.channel.on("close", self._changed.set)
         if microphone:
             self.connection.addTrack(self.microphone)
+        else:
+            self.connection.addTransceiver("audio", direction="recvonly")
         self.connection.on("track", self._listen)
 
     async def offer(self) -> str:
@@ -120,7 +123,16 @@ class RtcClient:
     def send(self, *events: Event) -> None:
         assert self.channel is not None
         for event in events:
+            event = {"event_id": f"client_{len(self.said)}", **event}
+            self.said.append(event)
             self.channel.send(json.dumps(event))
+
+    def vanish(self) -> None:
+        """Be gone without a word, as when the network is: nothing is sent, nothing that comes is seen."""
+        for transceiver in self.connection.getTransceivers():
+            for protocol in transceiver.receiver.transport.transport._connection._protocols:
+                protocol.datagram_received = lambda data, address: None
+                protocol.transport.sendto = lambda data, address: None
 
     async def until(self, kind: str, timeout_s: float = 30.0) -> Event:
         """The next event of a type that has not been asked for yet."""
