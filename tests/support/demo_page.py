@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from playwright.async_api import Browser, Page, expect
 
-PATIENCE_MS = float(os.environ.get("DEMO_PATIENCE", 45_000))
+PATIENCE_MS = float(os.environ.get("DEMO_PATIENCE", 90_000))
 
 RECORD = """() => {
   const { context, output, remote } = demo.session.sound;
