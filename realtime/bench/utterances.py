@@ -28,6 +28,8 @@ WORDS = {
     "cards-003.wav": "seven of clubs",
     "cards-004.wav": "five five",
     "goforward.wav": "go forward ten meters",
+    "jfk-ask-not.wav": "and so my fellow americans ask not what your country can do for you ask what you can do for"
+    " your country",
     "librivox-austen-0870.wav": "and mister john dashwood had then leisure to consider how much there might be"
     " prudently in his power to do for them",
     "librivox-austen-0880.wav": "he was not an ill disposed young man",
