@@ -387,3 +387,12 @@ def test_o9_the_silence_of_a_client_that_sends_none_begins_after_what_was_said()
     driver.wait(7)
     stopped, timeout = driver.last(events.SpeechStopped), driver.last(events.IdleTimeoutTriggered)
     assert stopped.audio_end_ms <= timeout.audio_start_ms <= timeout.audio_end_ms
+
+
+def test_speech_right_after_an_idle_timeout_begins_no_earlier_than_it_ended() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000}}}})
+    driver.spoken_turn()
+    driver.wait(10)
+    silent_until = driver.last(events.IdleTimeoutTriggered).audio_end_ms
+    driver.say(speech(600), silence(800))
+    assert driver.last(events.SpeechStarted).audio_start_ms == silent_until
