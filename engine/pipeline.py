@@ -48,6 +48,8 @@ class Capabilities:
     transcript_logprobs: bool = False
     """The recogniser gives the log-probabilities of its tokens."""
     native_duplex: bool = False
+    turn_model: bool = False
+    """``semantic_vad`` is judged by a model; without one it waits for a longer silence."""
 
 
 @dataclass(frozen=True)

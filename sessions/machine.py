@@ -39,6 +39,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
@@ -88,9 +89,8 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        if self._answering.responses.idle_since is None:
-            return min(self._lifetime.deadline, self._waiting_until)
-        return min(self._lifetime.deadline, self._waiting_until, self._idle_at)
+        deadline = min(self._lifetime.deadline, self._waiting_until, self._listening.deadline)
+        return deadline if self._answering.responses.idle_since is None else min(deadline, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -116,11 +116,13 @@ class ConversationMachine:
     def _dispatch(self, event: Input, now: float) -> None:
         match event:
             case client.InputAudioAppend(audio=audio):
-                self._listening.append(audio)
+                self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
+            case TurnJudged(question=question, probability=probability):
+                self._listening.turn_judged(question, probability, now)
             case EngineOutput():
                 self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
@@ -245,6 +247,7 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
+        self._listening.tick(now)
         if self._answering.working:
             self._lifetime.heard(now)
         if (over := self._lifetime.over(now)) is not None:

@@ -72,6 +72,7 @@ class ManagerSettings:
     translation_instructions: str = INSTRUCTIONS
     takes_images: bool = False
     gives_logprobs: bool = False
+    judges_turns: bool = False
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     make_suppressor: MakeSuppressor = no_suppressor
     mcp: McpRules = field(default_factory=McpRules)
@@ -113,6 +114,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
         takes_images=capabilities.image_in,
         gives_logprobs=capabilities.transcript_logprobs,
+        judges_turns=capabilities.turn_model,
         prompts=prompts,
         mcp=mcp,
     )
@@ -264,6 +266,7 @@ class SessionManager:
             can_call_tools=settings.can_call_tools,
             takes_images=settings.takes_images,
             gives_logprobs=settings.gives_logprobs,
+            judges_turns=settings.judges_turns,
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),

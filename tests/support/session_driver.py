@@ -6,7 +6,7 @@ The detector hears speech wherever a sample is not zero, so what counts as speec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
@@ -28,6 +28,7 @@ from duologue.sessions.config import Audio, AudioOutput, Limits, Names, Realtime
 from duologue.sessions.core import SessionContext
 from duologue.sessions.effects import (
     AbortRequest,
+    AskTurnModel,
     AudioSent,
     CloseSession,
     DropAudio,
@@ -39,6 +40,7 @@ from duologue.sessions.effects import (
     OpenRequest,
     Send,
     Tick,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
@@ -47,6 +49,10 @@ from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.updating import Bound
 
 RATE = 24_000
+LATE = -1.0
+"""What a judge says that has not made up its mind: the test gives the answer, or none."""
+Judge = Callable[[AskTurnModel], float | None]
+"""The turn model: a question to the probability that the turn is over."""
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
 F = TypeVar("F", bound=Effect)
@@ -80,6 +86,7 @@ class Driver:
         can_call_tools: bool = False,
         takes_images: bool = False,
         gives_logprobs: bool = False,
+        judge: Judge | None = None,
         prompts: dict[str, PromptTemplate] | None = None,
         make_suppressor: MakeSuppressor = no_suppressor,
         bound: Bound | None = None,
@@ -96,6 +103,7 @@ class Driver:
             prompts=prompts or {},
             make_suppressor=make_suppressor,
             mcp=mcp or McpPolicy(McpRules()),
+            judges_turns=judge is not None,
             may_speculate=lambda: speculate,
         )
         session = RealtimeSession(
@@ -112,6 +120,9 @@ class Driver:
         self.requests: dict[str, EngineRequest] = {}
         self.aborted: list[str] = []
         self.closed: CloseSession | None = None
+        self._judge = judge
+        self.questions: list[AskTurnModel] = []
+        """What the turn model has been asked."""
         self._frame: bytearray = bytearray()
         self._stream = -1
         self.machine = ConversationMachine(session, context, self.now, bound or Bound(type=True, model=True))
@@ -245,6 +256,11 @@ class Driver:
                     self.requests.pop(request_id, None)
                 case FeedVoiceActivity():
                     self._detect(effect)
+                case AskTurnModel():
+                    self.questions.append(effect)
+                    answer = self._judge(effect) if self._judge is not None else None
+                    if answer != LATE:
+                        self.do(TurnJudged(effect.question, answer))
                 case GoOn(rest=rest):
                     self.do(rest)
                 case CloseSession():
