@@ -314,9 +314,10 @@ async def test_fc_046_a_slow_model_bounds_the_queue_and_detection_recovers(kit: 
 
     async def feeder() -> None:
         nonlocal most
-        for _ in range(total):
+        for index in range(total):
             await stream.wait_below(limit)
-            stream.feed(np.ones(FRAME, np.float32))
+            wobble = np.sin(np.arange(FRAME)) if index % 2 else 0.0  # a steady sound would count as silence
+            stream.feed(np.asarray(np.ones(FRAME) + wobble, np.float32))
             most = max(most, stream.pending_frames)
 
     feeding = asyncio.create_task(feeder())
