@@ -48,7 +48,7 @@ class SteadySound:
 
     def update(self, slots: Sequence[int], levels: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Take the next level of each of ``slots`` (no slot twice); whether each is in a steady sound by now."""
-        rows = np.asarray(slots)
+        rows = np.asarray(slots, np.intp)
         self._levels[rows, self._seen[rows] % self._window] = levels
         self._seen[rows] += 1
         recent = self._levels[rows]
