@@ -15,6 +15,7 @@ from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.engine_command import engine
 from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.bench.language_model_command import language_model
+from duologue.realtime.bench.turns_command import turns
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -129,6 +130,7 @@ def recompute(
 app.command()(engine)
 app.command()(language_model)
 app.command()(gateway)
+app.command()(turns)
 
 
 def _refuse_existing(out: Path) -> None:
