@@ -1,9 +1,9 @@
 """Turn detection without a network and without waiting: the real session core and the real detectors on a clock that
 the samples drive.
 
-A client appends 20 ms of audio when its last sample would have been recorded. Voice activity answers in the same moment
-(it takes a millisecond), the turn model after a stated time. So a run says exactly what a server with time to spare
-would have decided, and when, as fast as the machine can compute it.
+A client appends 20 ms of audio (unless told otherwise) when its last sample would have been recorded. Voice activity
+answers in the same moment (it takes a millisecond), the turn model after a stated time. So a run says exactly what a
+server with time to spare would have decided, and when, as fast as the machine can compute it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from duologue.sessions.timebase import TICKS_PER_SECOND, VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Asked, Started, Stopped
 from duologue.sessions.turns.silence import SilencePolicy
 
-CHUNK_S = 0.02
+CHUNK_SAMPLES = SAMPLE_RATE // 50
+"""20 ms."""
 NAMES = Names(models={"offline": "offline"}, voices={"none": "none"}, transcription_models={})
 
 
@@ -157,10 +158,15 @@ class _Call:
 
 
 def run_core(
-    clip: Clip, detection: TurnDetection, frames: Callable[[int], VoiceActivityFrames], judge: Judge, answer_s: float
+    clip: Clip,
+    detection: TurnDetection,
+    frames: Callable[[int], VoiceActivityFrames],
+    judge: Judge,
+    answer_s: float,
+    chunk: int = CHUNK_SAMPLES,
 ) -> Heard:
     """What the session core makes of a clip. ``frames``: voice activity for input at a rate in hertz; the turn model's
-    answers take ``answer_s`` seconds."""
+    answers take ``answer_s`` seconds; audio comes ``chunk`` samples at a time."""
     numbers = itertools.count()
     session = RealtimeSession(
         id="sess_offline",
@@ -173,9 +179,9 @@ def run_core(
     machine = ConversationMachine(session, context, 0.0)
     machine.start()
     call = _Call(machine, frames, judge, answer_s)
-    pcm, size = clip.pcm, round(CHUNK_S * SAMPLE_RATE) * SAMPLE_BYTES
+    pcm, size = clip.pcm, chunk * SAMPLE_BYTES
     for index, first in enumerate(range(0, len(pcm), size)):
-        call.until((index + 1) * CHUNK_S)
+        call.until((index + 1) * chunk / SAMPLE_RATE)
         call.do(InputAudioAppend(audio=pcm[first : first + size]))
     call.until(call.now + answer_s)
     return Heard(tuple(call.starts), tuple(call.decisions), tuple(call.onsets))
