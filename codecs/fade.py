@@ -27,7 +27,8 @@ def fade_samples(sample_rate: int, fade_ms: int = FADE_MS) -> int:
 def _falling(samples: int) -> NDArray[np.float32]:
     """Gains ``[samples]`` from just below 1 to 0."""
     phase = np.arange(1, samples + 1, dtype=np.float32) * np.float32(np.pi / samples)
-    return (np.float32(0.5) * (1 + np.cos(phase))).astype(np.float32)
+    gains: NDArray[np.float32] = np.float32(0.5) * (1 + np.cos(phase))
+    return gains
 
 
 def faded_out(pcm: bytes, samples: int) -> bytes:

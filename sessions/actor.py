@@ -80,6 +80,10 @@ class Machine(Protocol):
     @property
     def speculations_wasted(self) -> int: ...
 
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that waits in the machine until it is due."""
+
     def start(self) -> list[Effect]: ...
 
     def handle(self, event: Input, now: float) -> list[Effect]: ...
@@ -329,7 +333,7 @@ class SessionActor:
             self._fault.set_exception(error)
         finally:
             self._running = False
-        if self._outbox.slots or self._outbox_noted or self._closing is not None:
+        if self._outbox.slots or self._outbox_noted or self._closing is not None or machine.held_bytes:
             self._note_outbox()
 
     def _write_now(self) -> bool:
@@ -460,7 +464,7 @@ class SessionActor:
     def _note_outbox(self) -> None:
         """Wake the writer, and who waits for it."""
         filled = (bool(self._outbox.slots) and not self._writing) or self._closing is not None
-        roomy = self._outbox.audio_bytes < self._output_buffer_bytes
+        roomy = self._outbox.audio_bytes + self._machine.held_bytes < self._output_buffer_bytes
         for event, state in ((self._outbox_filled, filled), (self._outbox_roomy, roomy)):
             if state:
                 event.set()

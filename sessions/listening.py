@@ -7,6 +7,7 @@ signals; the turns become committed items. What an utterance leads to is the oth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +15,11 @@ from duologue.sessions import server_events as events
 from duologue.sessions.config import encoding
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
+from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.items import InputAudio, MessageItem
+from duologue.sessions.overlap import Held, OverlapGate, Speaker
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, to_ms
 from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
@@ -45,8 +47,8 @@ class UserTurn:
     start: int
 
 
-class TurnListener(Protocol):
-    """Who is told about the user's turns."""
+class TurnListener(Speaker, Protocol):
+    """Who is told about the user's turns, and may be speaking when they begin."""
 
     def turn_started(self, now: float) -> None: ...
 
@@ -73,13 +75,14 @@ class Listening:
         self._silent_until_ms = 0
         """Up to where idle timeouts have said that nobody spoke."""
         self._reduces_noise = False
-        self.settings_changed(detection_changed=True)
+        self._overlap = OverlapGate(core, listener, self._utterance)
+        self.settings_changed(detection_changed=True, now=0.0)
 
     @property
     def speaking(self) -> bool:
         return self._turn is not None
 
-    def settings_changed(self, *, detection_changed: bool) -> None:
+    def settings_changed(self, *, detection_changed: bool, now: float) -> None:
         """Follow the session's input format, noise reduction and turn detection."""
         session_input = self._core.session.audio.input
         rate_changed = self._timeline.change_encoding(encoding(session_input.format))
@@ -91,6 +94,7 @@ class Listening:
         detection = session_input.turn_detection
         if detection is None:
             self._turn = self._policy = None
+            self._overlap.dismiss(self._timeline.end, now)
             self._listener.turn_resumed()
             self._core.effects.append(StopVoiceActivity())
             return
@@ -130,7 +134,7 @@ class Listening:
         # What it held goes to voice activity as it came: the stream goes on without a gap.
         self._feed(self._timeline.suppress_noise(make(self._timeline.sample_rate) if wanted else None))
 
-    def commit(self) -> Entry:
+    def commit(self, now: float) -> Entry:
         """The client ends the turn by hand; this never creates a response."""
         start = self._turn.start if self._turn is not None else self._timeline.start
         end = self._timeline.end
@@ -148,10 +152,12 @@ class Listening:
         self._turn = None
         entry = self._make_item(item_id, start, end)
         self._settle(end)
+        self._overlap.dismiss(end, now)
         return entry
 
-    def clear(self) -> None:
+    def clear(self, now: float) -> None:
         self._turn = None
+        self._overlap.dismiss(self._timeline.end, now)
         self._listener.turn_resumed()
         self._timeline.clear()
         self._settle(self._timeline.end)
@@ -175,9 +181,26 @@ class Listening:
         end = self._stream_position = start + VAD_FRAME_TICKS
         if end > self._settled:
             for signal in self._policy.frame(start, end, probability):
-                self._follow(signal, end, now)
-        keep_from = self._turn.start if self._turn is not None else end - self._policy.lookback
-        self._timeline.drop_before(keep_from)
+                self._follow_all(self._overlap.signal(signal, end, now), now)
+            self._follow_all(self._overlap.frame(end, now), now)
+        held_from = self._turn.start if self._turn is not None else self._overlap.start
+        self._timeline.drop_before(end - self._policy.lookback if held_from is None else held_from)
+
+    def overlap_output(self, output: EngineOutput, now: float) -> bool:
+        """Take what the recogniser says of speech over an answer. False: the output is somebody else's."""
+        if not self._overlap.owns(output.request_id):
+            return False
+        signals = self._overlap.output(output.delta, now)
+        if signals is None:
+            self._settle(self._stream_position)
+            self._overlap.dismiss(self._stream_position, now)
+        else:
+            self._follow_all(signals, now)
+        return True
+
+    def _follow_all(self, signals: Sequence[Held], now: float) -> None:
+        for signal, position in signals:
+            self._follow(signal, position, now)
 
     def _follow(self, signal: TurnSignal, position: int, now: float) -> None:
         match signal:

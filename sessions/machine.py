@@ -88,9 +88,13 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        if self._answering.responses.idle_since is None:
-            return min(self._lifetime.deadline, self._waiting_until)
-        return min(self._lifetime.deadline, self._waiting_until, self._idle_at)
+        deadline = min(self._lifetime.deadline, self._waiting_until, self._answering.responses.due)
+        return deadline if self._answering.responses.idle_since is None else min(deadline, self._idle_at)
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that is held back here until it is due."""
+        return self._answering.responses.held_bytes
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -107,6 +111,7 @@ class ConversationMachine:
                 self._core.emit_error(error, getattr(event, "event_id", None))
             while self._core.postponed and not self._closed:
                 self._dispatch(self._core.postponed.pop(0), now)
+            self._answering.responses.flow(now)
             self._answer_decisions(now)
             if self._waiting is not None and not self._closed:
                 self._stop_waiting(self._waiting, now)
@@ -122,7 +127,8 @@ class ConversationMachine:
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
-                self._answering.engine_output(event, now)
+                if not self._listening.overlap_output(event, now):
+                    self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
                 self._core.ledger.sent(item_id, samples, now)
             case ToolAnswered():
@@ -130,11 +136,11 @@ class ConversationMachine:
             case ToolsListed():
                 self._answering.responses.remote.listed(event)
             case client.SessionUpdate(session=patch):
-                self._updates.apply(patch)
+                self._updates.apply(patch, now)
             case client.InputAudioCommit():
-                self._commit()
+                self._commit(now)
             case client.InputAudioClear():
-                self._listening.clear()
+                self._listening.clear(now)
             case client.ItemCreate(item=item, previous_item_id=previous_item_id):
                 self._create_item(item, previous_item_id)
             case client.ItemRetrieve(item_id=item_id):
@@ -155,6 +161,8 @@ class ConversationMachine:
                     "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
                 )
                 raise ProtocolError("invalid_event", message, "type")
+            case client.PlaybackAck():
+                self._answering.playback_reported(event, now)
             case client.InvalidEvent(error=error):
                 raise error
             case Tick():
@@ -167,8 +175,8 @@ class ConversationMachine:
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
-    def _commit(self) -> None:
-        entry = self._listening.commit()
+    def _commit(self, now: float) -> None:
+        entry = self._listening.commit(now)
         if self._core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
