@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import UNSET
+
+from duologue.codecs.noise_suppression import FRAMES_PER_SECOND, FarEnd
 from duologue.sessions import server_events as events
-from duologue.sessions.config import encoding
+from duologue.sessions.config import AudioInput, EchoCancellation, encoding
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
+from duologue.sessions.echo import EchoReference
 from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
@@ -25,6 +29,10 @@ from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, Tu
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 MIN_COMMIT_MS = 100
+ECHO_WINDOW_MS = 200
+"""How much of the input is compared with what we have played, to tell our own voice."""
+ECHO_DOUBT = 0.2
+"""Probability of speech from which on it is compared."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class Listening:
         self._settled = 0
         self._silent_until_ms = 0
         """Up to where idle timeouts have said that nobody spoke."""
-        self._reduces_noise = False
+        self._processing: tuple[bool, EchoCancellation | None] = (False, None)
         self._overlap = OverlapGate(core, listener, self._utterance)
         self.settings_changed(detection_changed=True, now=0.0)
 
@@ -86,7 +94,7 @@ class Listening:
         """Follow the session's input format, noise reduction and turn detection."""
         session_input = self._core.session.audio.input
         rate_changed = self._timeline.change_encoding(encoding(session_input.format))
-        self._follow_noise_reduction(rate_changed)
+        self._follow_processing(session_input, rate_changed)
         if rate_changed:
             self._restart_stream()
         if not detection_changed:
@@ -105,7 +113,9 @@ class Listening:
         else:
             self._policy.configure(settings)
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes, now: float) -> None:
+        if self._core.echo is not None:
+            self._core.echo.arrived(self._timeline.end + self._timeline.ticks_of(data), now)
         limit_s = self._core.context.limits.max_manual_buffer_s
         if self._policy is None and self._timeline.end - self._timeline.start > limit_s * TICKS_PER_SECOND:
             message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
@@ -125,14 +135,27 @@ class Listening:
         if self._policy is not None and pcm:
             self._core.effects.append(FeedVoiceActivity(self._stream, pcm, self._timeline.sample_rate))
 
-    def _follow_noise_reduction(self, rate_changed: bool) -> None:
-        wanted = reduces_noise(self._core.session.audio.input.noise_reduction)
-        if wanted == self._reduces_noise and not (wanted and rate_changed):
+    def _follow_processing(self, settings: AudioInput, rate_changed: bool) -> None:
+        """Clean the input of noise and echo, as far as the session asks for it."""
+        echo = None if settings.echo_cancellation is UNSET else settings.echo_cancellation
+        wanted = (reduces_noise(settings.noise_reduction), echo)
+        if wanted == self._processing and not (any(wanted) and rate_changed):
             return
-        self._reduces_noise = wanted
-        make = self._core.context.make_suppressor
+        noise, self._processing = wanted[0], wanted
+        make, rate = self._core.context.make_suppressor, self._timeline.sample_rate
+        suppressor, self._core.echo = None, None
+        if echo is not None:
+            self._core.echo = EchoReference(echo.delay_ms / 1000)
+            suppressor = make(rate, self._far_end(self._core.echo), noise=noise)
+        elif noise:
+            suppressor = make(rate)
         # What it held goes to voice activity as it came: the stream goes on without a gap.
-        self._feed(self._timeline.suppress_noise(make(self._timeline.sample_rate) if wanted else None))
+        self._feed(self._timeline.suppress_noise(suppressor))
+
+    def _far_end(self, reference: EchoReference) -> FarEnd:
+        """``reference`` by frames of the stream that begins now."""
+        begins, frame_ticks = self._timeline.end, TICKS_PER_SECOND // FRAMES_PER_SECOND
+        return lambda frame: reference.frame(begins + frame * frame_ticks)
 
     def commit(self, now: float) -> Entry:
         """The client ends the turn by hand; this never creates a response."""
@@ -179,12 +202,22 @@ class Listening:
             return
         start = self._stream_position
         end = self._stream_position = start + VAD_FRAME_TICKS
+        if self._is_echo(probability, end):
+            probability = 0.0
         if end > self._settled:
             for signal in self._policy.frame(start, end, probability):
                 self._follow_all(self._overlap.signal(signal, end, now), now)
             self._follow_all(self._overlap.frame(end, now), now)
         held_from = self._turn.start if self._turn is not None else self._overlap.start
         self._timeline.drop_before(end - self._policy.lookback if held_from is None else held_from)
+
+    def _is_echo(self, probability: float, position: int) -> bool:
+        """Whether what might begin a turn is our own voice."""
+        echo = self._core.echo
+        if echo is None or probability < ECHO_DOUBT or self._turn is not None or self._overlap.start is not None:
+            return False
+        sound = self._timeline.as_it_came(position - ECHO_WINDOW_MS * TICKS_PER_MS, position)
+        return echo.echoes(sound, self._timeline.sample_rate, position)
 
     def overlap_output(self, output: EngineOutput, now: float) -> bool:
         """Take what the recogniser says of speech over an answer. False: the output is somebody else's."""

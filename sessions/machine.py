@@ -121,7 +121,7 @@ class ConversationMachine:
     def _dispatch(self, event: Input, now: float) -> None:
         match event:
             case client.InputAudioAppend(audio=audio):
-                self._listening.append(audio)
+                self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
@@ -130,7 +130,9 @@ class ConversationMachine:
                 if not self._listening.overlap_output(event, now):
                     self._answering.engine_output(event, now)
             case AudioSent(item_id=item_id, samples=samples):
-                self._core.ledger.sent(item_id, samples, now)
+                begins_at = self._core.ledger.sent(item_id, samples, now)
+                if self._core.echo is not None:
+                    self._core.echo.sent(item_id, samples, begins_at)
             case ToolAnswered():
                 self._answering.responses.tool_answered(event, now)
             case ToolsListed():

@@ -225,6 +225,8 @@ class Responses:
                 message, entry = self._message(response)
                 if not response.out_of_band:
                     self._core.ledger.projected(message.id, len(pcm) // 2)
+                    if self._core.echo is not None:
+                        self._core.echo.made(message.id, pcm)
                 message.add_audio(pcm)
                 self.voice_used = True
                 if entry is not None:
@@ -421,6 +423,8 @@ class Responses:
             queued = self._core.ledger.interrupt(now)
             self._core.effects += [DropAudio(response_id) for response_id in queued]
             self._core.conversation.version += 1
+            if self._core.echo is not None:
+                self._core.echo.stopped(now)
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
 
