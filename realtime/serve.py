@@ -59,6 +59,17 @@ class ServeOptions:
     """Whether each request's first-events are logged, at whatever level."""
 
 
+SWITCH_INTERVAL_S = 0.0005
+
+
+def share_interpreter() -> None:
+    """Let a stage's thread have the interpreter within half a millisecond of wanting it.
+
+    Python's own 5 ms are several times what a step of voice activity takes, and it wants the interpreter twice a step.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
     logs.configure(options.log_format, options.log_level, options.log_traces)
@@ -68,6 +79,7 @@ def run(options: ServeOptions) -> None:
     except (DeployError, PipelineError, ModelUnavailable) as error:
         raise StartError(str(error)) from error
     listener = listen(options.host, options.port)
+    share_interpreter()
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=options.log_level == "debug") as runner:
         runner.get_loop().slow_callback_duration = 0.05
         runner.run(_serve(options, deploy, engine, listener))

@@ -50,6 +50,7 @@ from duologue.sessions.updating import Bound, SettingsUpdates
 
 HUNG_UP = "The session was ended."
 NORMAL, GOING_AWAY = 1000, 1001
+FROM_CLIENT = (client.ClientEvent, client.InvalidEvent)
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -102,8 +103,13 @@ class ConversationMachine:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
-        if not self._closed:
-            if isinstance(event, client.ClientEvent | client.InvalidEvent):
+        if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it but more of it
+            begins_at = self._core.ledger.sent(event.item_id, event.samples, now)
+            if self._core.echo is not None:
+                self._core.echo.sent(event.item_id, event.samples, begins_at)
+            self._answering.responses.flow(now)
+        elif not self._closed:
+            if isinstance(event, FROM_CLIENT):
                 self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
@@ -129,10 +135,6 @@ class ConversationMachine:
             case EngineOutput():
                 if not self._listening.overlap_output(event, now):
                     self._answering.engine_output(event, now)
-            case AudioSent(item_id=item_id, samples=samples):
-                begins_at = self._core.ledger.sent(item_id, samples, now)
-                if self._core.echo is not None:
-                    self._core.echo.sent(item_id, samples, begins_at)
             case ToolAnswered():
                 self._answering.responses.tool_answered(event, now)
             case ToolsListed():

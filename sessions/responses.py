@@ -198,7 +198,11 @@ class Responses:
     # -- what the engine says ------------------------------------------------------------------------------------------
 
     def engine_output(self, output: EngineOutput, now: float) -> None:
-        for response in self._in_progress():
+        active = self.active
+        if active is not None and active.request_id == output.request_id:
+            self._arrived(active, output, now)
+            return
+        for response in tuple(self._beside.values()):
             if response.request_id == output.request_id:
                 self._arrived(response, output, now)
 
