@@ -16,7 +16,7 @@ from session_driver import RATE, Driver
 from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
-from duologue.engine.requests import AudioDelta, Converse
+from duologue.engine.requests import AudioDelta, Converse, Transcribe
 from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
@@ -88,6 +88,8 @@ class EchoRoom(Driver):
     def ask(self) -> str:
         """Ask for an answer in writing; returns its engine request."""
         self.do(client.ResponseCreate())
+        while self.pending(Transcribe):  # what the user has said by then is part of what it answers
+            self.transcribe("Well.")
         return self.pending(Converse)[-1]
 
     def say_aloud(self, request_id: str, voice: Samples) -> None:
