@@ -27,18 +27,24 @@ from duologue.sessions.effects import (
     AudioSent,
     CallTool,
     CloseSession,
+    Dialled,
     DropAudio,
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    FinishPlaying,
     GoOn,
     HangUp,
     Input,
     ListTools,
     McpEndpoint,
+    MediaAudio,
     OpenRequest,
+    Play,
+    PlayoutReport,
     Send,
     Shutdown,
+    StopPlaying,
     StopVoiceActivity,
     Tick,
     ToolAnswered,
@@ -46,6 +52,7 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
+from duologue.sessions.media import Media
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
@@ -54,6 +61,8 @@ from duologue.sessions.translation_events import TranslationSession
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
+MAX_UNHEARD_BYTES = 30 * 2 * 24_000
+"""Sound of a media track that may wait for a session that is busy: 30 s."""
 
 
 class Transport(Protocol):
@@ -191,8 +200,12 @@ class SessionActor:
         output_buffer_bytes: int,
         on_requests_changed: Callable[[int], None] = lambda change: None,
         tool_servers: ToolServers | None = None,
+        media: Media | None = None,
     ) -> None:
+        """``media``: by what sound comes and goes, if not inside events."""
         self._machine = machine
+        self._media = media
+        self._unheard = b""
         self._engine = engine
         self._transport = transport
         self._clock = clock
@@ -260,6 +273,22 @@ class SessionActor:
     def hang_up(self) -> None:
         self._mailbox.post(HangUp())
 
+    # -- MediaListener -------------------------------------------------------------------------------------------------
+
+    def hear(self, pcm: bytes) -> None:
+        if self._mailbox.full():  # a track does not wait: what comes meanwhile is joined, the newest is kept
+            self._unheard = (self._unheard + pcm)[-MAX_UNHEARD_BYTES:]
+            return
+        if self._unheard:
+            pcm, self._unheard = self._unheard + pcm, b""
+        self._mailbox.post(MediaAudio(pcm))
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        self._mailbox.post(Dialled(digit, received_at))
+
+    def playout(self, report: PlayoutReport) -> None:
+        self._mailbox.post(report)
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -281,6 +310,8 @@ class SessionActor:
         self._mailbox.post(event)
 
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
+        if self._media is not None:
+            self._media.attach(self)
         self._perform(self._machine.start())
         self._run_on()
         await fault
@@ -345,7 +376,8 @@ class SessionActor:
     @property
     def _has_room(self) -> bool:
         """Whether more output may be taken from the engine. While not, the streams merge theirs, and then wait."""
-        held = self._outbox.audio_bytes + self._machine.held_bytes
+        unplayed = 0 if self._media is None else self._media.queued_bytes
+        held = self._outbox.audio_bytes + self._machine.held_bytes + unplayed
         return held < self._output_buffer_bytes and not self._mailbox.full()
 
     def _note_delta(self, request_id: str, stream: Stream) -> None:
@@ -382,6 +414,8 @@ class SessionActor:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
                     self._meter.sent(event, self._clock())
+                case Play() | FinishPlaying() | StopPlaying():
+                    self._play(effect)
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -405,6 +439,16 @@ class SessionActor:
                         call.cancel()
                 case CloseSession():
                     self._closing = effect
+
+    def _play(self, effect: Play | FinishPlaying | StopPlaying) -> None:
+        assert self._media is not None  # only a machine with a media clock asks for this
+        match effect:
+            case Play(response_id=response_id, item_id=item_id, pcm=pcm):
+                self._media.play(response_id, item_id, pcm)
+            case FinishPlaying(response_id=response_id):
+                self._media.finish(response_id)
+            case StopPlaying():
+                self._media.clear()
 
     def _open(self, request: EngineRequest) -> None:
         try:
@@ -508,6 +552,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
+        if self._media is not None:
+            self._media.attach(None)
         if self._direct is not None:
             self._direct.deliver_to(None)
         if self._timer is not None:

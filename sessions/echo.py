@@ -74,7 +74,10 @@ class EchoReference:
         if not waiting:
             del self._unsent[item_id]
         if begins_at is not None and pcm:
-            self._segments.append(_Segment(round(begins_at * OUTPUT_SAMPLE_RATE), pcm))
+            start = round(begins_at * OUTPUT_SAMPLE_RATE)
+            if self._segments and abs(start - self._segments[-1].end) < _SLACK_S * OUTPUT_SAMPLE_RATE:
+                start = self._segments[-1].end  # a media clock says to the frame when, not to the sample
+            self._segments.append(_Segment(start, pcm))
 
     def stopped(self, now: float) -> None:
         """What has not sounded by now will not, but for what sounds until the client knows."""

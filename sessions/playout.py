@@ -11,6 +11,7 @@ beyond the last report. And a truncation is the client's last word on an item.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
@@ -32,6 +33,8 @@ class ItemPlayout:
     """Samples that the client's reports hold for certainly heard; at most ``reported``."""
     cut: int | None = None
     """Samples heard, once a truncation or an interruption has fixed it."""
+    limit: int | None = None
+    """Samples that will have been sent when all is over; None: all."""
     stopped: bool = False
     """Nothing more of it will be sent, whatever was made."""
     settled: bool = False
@@ -56,13 +59,17 @@ class ItemPlayout:
     @property
     def audible(self) -> int:
         """Samples that will have been heard if nobody interrupts."""
-        return self.sent if self.stopped else self.generated
+        if self.stopped:
+            return self.sent
+        return self.generated if self.limit is None else self.limit
 
     @property
     def heard(self) -> int | None:
         """Samples that a model is shown the words of; None for all."""
         if self.cut is None and self.stopped:
             return self.sent if self.reported is None else self.committed
+        if self.cut is None and self.limit is not None and self.limit < self.generated:
+            return self.limit
         return self.cut
 
 
@@ -190,3 +197,29 @@ class PlayoutLedger:
             if item.ends_at is not None and item.ends_at >= was and item.cut is None:
                 item.ends_at += ends_at - was
         self._queue_ends_at += ends_at - was
+
+
+class ReportedLedger(PlayoutLedger):
+    """The ledger of a session whose sound leaves by a clock of ours (WebRTC): what is reported as sent is played."""
+
+    def sent(self, item_id: str, samples: int, now: float) -> float | None:
+        """The media track has played ``samples`` more."""
+        if (item := self._items.get(item_id)) is None:
+            return None
+        item.sent = min(item.sent + samples, item.projected)
+        item.ends_at = self._queue_ends_at = now
+        return now
+
+    def unplayed(self, now: float) -> bool:
+        return any(self.unheard())
+
+    def unheard(self) -> Iterator[tuple[str, ItemPlayout]]:
+        """Items of which something is still to be played."""
+        return (
+            (item_id, item) for item_id, item in self._items.items() if item.cut is None and item.sent < item.audible
+        )
+
+    def stop(self, item_id: str) -> None:
+        """What is on the track is played to its end, unless that is told to stop; what was held back is not."""
+        item = self.item(item_id)
+        item.limit = item.projected

@@ -30,6 +30,7 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
 from duologue.sessions.mcp.calls import RemoteTools
 from duologue.sessions.mcp.outputs import McpCallOutput
+from duologue.sessions.media_output import MediaOutput
 from duologue.sessions.output_items import CallOutput, MessageOutput
 from duologue.sessions.pacing import Pacer
 from duologue.sessions.prompting import chat_messages
@@ -60,6 +61,7 @@ class Responses:
         self._pacer = Pacer(core.ledger)
         self._due = math.inf
         self.remote = RemoteTools(core)
+        self.media = MediaOutput(core)
         self.active: ResponseLifecycle | None = None
         """The one that writes into the conversation."""
         self.voice_used = False
@@ -231,7 +233,10 @@ class Responses:
                     self._core.ledger.projected(message.id, len(pcm) // 2)
                     if self._core.echo is not None:
                         self._core.echo.made(message.id, pcm)
-                message.add_audio(pcm)
+                if self.media.used:
+                    self.media.play(response.id, message.id, pcm)
+                else:
+                    message.add_audio(pcm)
                 self.voice_used = True
                 if entry is not None:
                     entry.words.extend(words)
@@ -423,14 +428,19 @@ class Responses:
 
     def interrupt(self, now: float) -> None:
         """The user speaks: what is unheard stays unheard, and the conversation's response ends."""
-        if self.active is not None or self._core.ledger.unplayed(now):
+        if self.active is None and not self._core.ledger.unplayed(now):
+            return
+        if self._core.echo is not None:
+            self._core.echo.stopped(now)
+        if self.media.used:
+            self.media.silence()
+        else:
             queued = self._core.ledger.interrupt(now)
             self._core.effects += [DropAudio(response_id) for response_id in queued]
             self._core.conversation.version += 1
-            if self._core.echo is not None:
-                self._core.echo.stopped(now)
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
+        self.media.truncate(now)
 
     def end_all(self, outcome: Outcome, now: float) -> None:
         """The session ends, and with it whatever is in progress."""
@@ -457,6 +467,7 @@ class Responses:
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
         response.finish(outcome)
+        self.media.finish(response.id)
         self._rates.end(response.id, response.usage, now)
         if response.out_of_band:
             del self._beside[response.id]
@@ -469,7 +480,8 @@ class Responses:
         core, spoken = self._core, response.message if response.spoken else None
         unsent = 0
         if spoken is not None and spoken.id in core.ledger:
-            if outcome.status in ("cancelled", "failed"):
+            truncates = self.media.used and outcome.reason == "turn_detected"  # interrupt() cuts it to what was played
+            if outcome.status in ("cancelled", "failed") and not truncates:
                 core.ledger.stop(spoken.id)
             else:
                 unsent = core.ledger.unsent(spoken.id)
