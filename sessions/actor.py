@@ -36,6 +36,7 @@ from duologue.sessions.effects import (
     GoOn,
     HangUp,
     Input,
+    Interrupted,
     ListTools,
     McpEndpoint,
     MediaAudio,
@@ -422,6 +423,8 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case Interrupted(after_s=after_s):
+                    self._meter.interrupted(after_s)
                 case GoOn(rest=rest):
                     self._mailbox.events.appendleft(rest)
                     self._yielding = True

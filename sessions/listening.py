@@ -15,20 +15,21 @@ from msgspec import UNSET
 
 from duologue.codecs.noise_suppression import FRAMES_PER_SECOND, FarEnd
 from duologue.sessions import server_events as events
-from duologue.sessions.config import AudioInput, EchoCancellation
+from duologue.sessions.config import AudioInput, EchoCancellation, ServerVad
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
 from duologue.sessions.echo import EchoReference
-from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
+from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, GoOn, Interrupted, MoreAudio, StopVoiceActivity
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.items import InputAudio, MessageItem
 from duologue.sessions.overlap import Held, OverlapGate, Speaker
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, to_ms
 from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
-from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
+from duologue.sessions.turns.silence import MIN_SPEECH_MS, SilencePolicy, SilenceSettings
 
 MIN_COMMIT_MS = 100
+PREFIX_PADDING_MS = ServerVad().prefix_padding_ms
 ECHO_WINDOW_MS = 200
 """How much of the input is compared with what we have played, to tell our own voice."""
 ECHO_DOUBT = 0.2
@@ -250,7 +251,10 @@ class Listening:
                 self._turn = UserTurn(self._core.context.ids("item"), max(start, self._timeline.start))
                 milliseconds = to_ms(self._turn.start)
                 self._core.emit(events.SpeechStarted, audio_start_ms=milliseconds, item_id=self._turn.item_id)
+                sounded = self._listener.left_s(now) > 0
                 self._listener.turn_started(now)
+                if sounded and not self._listener.left_s(now):
+                    self._core.effects.append(Interrupted(self._since_onset_s(self._turn.start, position)))
             case Paused() if self._turn is not None:
                 self._listener.turn_paused(self._utterance(self._turn.start, position), now)
             case Resumed():
@@ -261,6 +265,13 @@ class Listening:
                 entry = self._make_item(turn.item_id, turn.start, end)
                 self._settled = end
                 self._listener.turn_committed(entry, now)
+
+    def _since_onset_s(self, start: int, position: int) -> float:
+        """How much has come since the first of the voice that was found at ``position``, in a turn from ``start``."""
+        detection = self._core.session.audio.input.turn_detection
+        padding_ms = detection.prefix_padding_ms if isinstance(detection, ServerVad) else PREFIX_PADDING_MS
+        onset = min(start + padding_ms * TICKS_PER_MS, position - MIN_SPEECH_MS * TICKS_PER_MS)
+        return (self._timeline.end - onset) / TICKS_PER_SECOND
 
     def _make_item(self, item_id: str, start: int, end: int) -> Entry:
         core = self._core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_real_voices_over_an_echo_are_told_from_it(speech_dir: Path) -> None:
     """Every 200 ms in which both are loud: the echo alone is one, the user over an echo 10 dB softer is none."""
     sounds = [resample(samples, rate, RATE) for samples, rate in map(read_wav, sorted(speech_dir.glob("*.wav"))[3:8])]
     alone, double = [], []
-    for far, user in zip(sounds, sounds[1:], strict=False):
+    for far, user in itertools.pairwise(sounds):
         length = min(len(far), len(user))
         far, user = (0.6 * s[:length] / np.abs(s).max() for s in (far, user))
         echo = np.concatenate([np.zeros(RATE * 120 // 1000), far])[:length] * 0.1

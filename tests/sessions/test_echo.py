@@ -106,8 +106,9 @@ def test_fc_050_an_echo_of_what_is_said_is_gone_and_the_user_is_not(pacing: dict
     driver.finish(request_id)
     driver.say(sound[: 2 * RATE * 2])
     assert len(driver.all(events.SpeechStarted)) == 1, "it hears itself and knows it"
-    both = (2 * int.from_bytes(speech(1)[:2], "little")).to_bytes(2, "little") * (RATE // 2)
-    driver.say(both)
+    echo = int.from_bytes(speech(1)[:2], "little")
+    user = [15_000 if index // 40 % 2 else -15_000 for index in range(RATE // 2)]
+    driver.say(b"".join((echo + sample).to_bytes(2, "little", signed=True) for sample in user))
     assert len(driver.all(events.SpeechStarted)) == 2
     assert driver.all(events.ResponseDone)[-1].response.status == ("completed" if pacing is None else "cancelled")
 

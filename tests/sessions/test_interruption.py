@@ -10,7 +10,7 @@ from session_driver import RATE, Driver, silence, speech, spread
 from duologue.engine.requests import AudioDelta, WordSpan
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.effects import DropAudio, EngineOutput
+from duologue.sessions.effects import DropAudio, EngineOutput, Interrupted
 from duologue.sessions.items import InputText, MessageItem
 
 ANSWER = "one two three four five six seven eight nine ten"
@@ -281,6 +281,21 @@ def test_a_wrong_report_changes_nothing(patch: Any, fields: dict[str, Any], code
     assert driver.machine._core.ledger.item(item_id).reported is None
 
 
+def test_fc_015_how_long_a_user_speaks_before_the_answer_stops_is_told() -> None:
+    driver = Driver()
+    answered(driver)
+    driver.wait(2.0)
+    assert not driver.effects_of(Interrupted)
+    driver.say(speech(640), silence(800))
+    (interrupted,) = driver.effects_of(Interrupted)
+    assert 0.064 <= interrupted.after_s <= 0.064 + 0.032 + 0.020
+    driver.transcribe("Wait.")
+    driver.answer(ms=500)
+    driver.wait(5.0)
+    driver.say(speech(640))
+    assert len(driver.effects_of(Interrupted)) == 1, "nothing sounded any more"
+
+
 def test_two_interruptions_cut_two_answers_each_where_it_was() -> None:
     driver = Driver()
     first = answered(driver)
@@ -295,7 +310,8 @@ def test_two_interruptions_cut_two_answers_each_where_it_was() -> None:
     assert said == ["one two", "one two three four"]
     driver.do(client.ItemTruncate(item_id=first, audio_end_ms=1_000))
     next_turn(driver)
-    assert [text for role, text in driver.context() if role == "assistant"][0] == "one"
+    said = [text for role, text in driver.context() if role == "assistant"]
+    assert said[0] == "one"
 
 
 def test_sound_that_has_not_left_is_dropped_though_its_response_is_complete() -> None:
