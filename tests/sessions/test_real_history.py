@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from session_driver import RATE, Driver, silence, speech
+from voice import synthesised
 
-from duologue.engine.requests import AudioDelta, EngineRequest, Speak
-from duologue.engine.stages.codec import HarmonicNoiseCodec
-from duologue.engine.stages.talker import HibariTalker
+from duologue.engine.requests import AudioDelta
 from duologue.engine.words import word_errors
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
@@ -20,32 +18,10 @@ pytestmark = pytest.mark.models
 TEXT = "Sure, it costs $9.99. I can tell you a story about a small boat that crossed the great ocean in winter."
 
 
-class Kept:
-    """A stage context that keeps what is emitted, and hands it on."""
-
-    def __init__(self, request: EngineRequest, then: Callable[[Any], None] = lambda piece: None) -> None:
-        self.request, self.then, self.pieces, self.aborted = request, then, [], False
-
-    def emit(self, piece: Any) -> bool:
-        self.pieces.append(piece)
-        self.then(piece)
-        return True
-
-
 @pytest.fixture(scope="module")
 def spoken() -> list[AudioDelta]:
     """``TEXT`` as talker and codec speak it."""
-    talker, codec, payload = HibariTalker(), HarmonicNoiseCodec(), Speak(text=TEXT, seed=1)
-    talker.load()
-    sound = Kept(EngineRequest(request_id="r", session_id="s", payload=payload))
-    reply = codec.start(sound.request)
-    clauses = Kept(sound.request, lambda piece: codec.process(reply, piece, sound))
-    talk = talker.start(clauses.request)
-    talker.process(talk, payload, clauses)
-    talker.finish(talk, clauses)
-    codec.finish(reply, sound)
-    talker.close()
-    return [piece for piece in sound.pieces if isinstance(piece, AudioDelta)]
+    return synthesised(TEXT)
 
 
 def ends(spoken: list[AudioDelta]) -> list[tuple[str, int]]:
