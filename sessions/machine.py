@@ -45,6 +45,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
@@ -96,8 +97,9 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        deadline = min(self._lifetime.deadline, self._waiting_until, self._answering.responses.due)
-        return deadline if self._answering.responses.idle_since is None else min(deadline, self._idle_at)
+        listening, responses = self._listening, self._answering.responses
+        deadline = min(self._lifetime.deadline, self._waiting_until, responses.due, listening.deadline)
+        return deadline if responses.idle_since is None else min(deadline, self._idle_at)
 
     @property
     def held_bytes(self) -> int:
@@ -143,6 +145,8 @@ class ConversationMachine:
                 self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
+            case TurnJudged(question=question, probability=probability):
+                self._listening.turn_judged(question, probability, now)
             case EngineOutput():
                 if not self._listening.overlap_output(event, now):
                     self._answering.engine_output(event, now)
@@ -281,6 +285,7 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
+        self._listening.tick(now)
         if self._answering.working:
             self._lifetime.heard(now)
         if (over := self._lifetime.over(now)) is not None:

@@ -21,7 +21,7 @@ from duologue.sessions.acknowledgements import ENGLISH, Acknowledgements
 from duologue.sessions.config import AdaptiveInterruption, RealtimeSession, extends
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest
-from duologue.sessions.timebase import TICKS_PER_MS, to_ms
+from duologue.sessions.timebase import TICKS_PER_MS
 from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
 
 if TYPE_CHECKING:
@@ -72,10 +72,17 @@ class Overlap:
 class OverlapGate:
     """Between the turn policy and whoever follows its signals. Positions are in ticks, times in seconds."""
 
-    def __init__(self, core: SessionCore, speaker: Speaker, cut: Callable[[int, int], Utterance]) -> None:
+    def __init__(
+        self,
+        core: SessionCore,
+        speaker: Speaker,
+        cut: Callable[[int, int], Utterance],
+        wire_ms: Callable[[int], int],
+    ) -> None:
         self._core = core
         self._speaker = speaker
         self._cut = cut
+        self._wire_ms = wire_ms
         self._overlap: Overlap | None = None
         self._acknowledgements = Acknowledgements()
         self._phrases: tuple[str, ...] = ENGLISH
@@ -127,6 +134,19 @@ class OverlapGate:
                 self._recognise(overlap, position)
         return ()
 
+    @property
+    def speaking(self) -> bool:
+        """Whether there is speech that has not been judged and has not paused."""
+        return self._overlap is not None and self._overlap.speaking
+
+    def break_off(self, position: int) -> None:
+        """Nothing comes any more, as when a key is let go: what has come is all there is."""
+        overlap = self._overlap
+        if overlap is not None and overlap.speaking:
+            overlap.speaking = False
+            if overlap.request_id is None:
+                self._recognise(overlap, position)
+
     def owns(self, request_id: str) -> bool:
         return self._overlap is not None and self._overlap.request_id == request_id
 
@@ -151,12 +171,12 @@ class OverlapGate:
             return
         self._stop_recognising(overlap)
         words = "".join(overlap.words).strip()
-        self._tell(events.InterruptionDismissed, audio_end_ms=to_ms(position), transcript=words)
+        self._tell(events.InterruptionDismissed, audio_end_ms=self._wire_ms(position), transcript=words)
         self._speaker.resume(now)
 
     def _begin(self, signal: Started, position: int, now: float) -> None:
         self._overlap = Overlap(signal.start, position, [(signal, position)], asked_at=position)
-        self._tell(events.InterruptionPending, audio_start_ms=to_ms(signal.start))
+        self._tell(events.InterruptionPending, audio_start_ms=self._wire_ms(signal.start))
         self._speaker.pause(now)
 
     def _let_through(self, overlap: Overlap) -> Sequence[Held]:

@@ -204,6 +204,18 @@ def test_an_answer_never_stays_paused(what: str) -> None:
     assert driver.machine.held_bytes == 0
 
 
+@pytest.mark.parametrize(("words", "status"), [("Mhm.", "completed"), ("Stop it.", "cancelled")])
+def test_a_client_that_sends_no_more_in_the_middle_of_its_speech_is_judged_by_what_came(
+    words: str, status: str
+) -> None:
+    driver = answering()
+    driver.say(speech(300))
+    driver.wait(1.1)
+    driver.transcribe(words)
+    driver.wait(12)
+    assert driver.last(events.ResponseDone).response.status == status
+
+
 def test_a_stock_client_that_did_not_ask_for_them_gets_no_events_of_ours() -> None:
     driver = answering()
     driver.update({"extensions": None})
