@@ -12,7 +12,7 @@ from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.resume import EXTENSION
-from duologue.sessions.config import deep_merge
+from duologue.sessions.config import EXTENSIONS, deep_merge
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
 
@@ -65,9 +65,12 @@ def requested(connection: HTTPConnection, gateway: Gateway) -> Request:
         return JoinCall(query["call_id"])
     model, opening = _session(connection, gateway)
     extensions = [name for name in query.get("extensions", "").split(",") if name]
+    events = [name for name in EXTENSIONS if name in extensions and opening.type is None]
     for name in extensions:
-        if name != EXTENSION or gateway.settings.resume_window_s <= 0:
+        if name not in events and (name != EXTENSION or gateway.settings.resume_window_s <= 0):
             raise ProtocolError("duologue.unsupported_extension", f"There is no extension '{name[:64]}'.", "extensions")
+    if events:
+        opening = replace(opening, config={**opening.config, "extensions": events})
     return NewSession(model, opening, EXTENSION in extensions)
 
 

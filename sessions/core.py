@@ -15,6 +15,7 @@ from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.echo import EchoReference
 from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
@@ -77,6 +78,8 @@ class SessionCore:
     context: SessionContext
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(init=False)
+    echo: EchoReference | None = None
+    """What the client plays, where it is to be taken out of what it records."""
     effects: list[Effect] = field(default_factory=list)
     postponed: list[Signal] = field(default_factory=list)
     """What the core tells itself, once it has done with the event in hand."""
