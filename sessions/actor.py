@@ -18,12 +18,14 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import AbortReason, EngineRequest, Finished
 from duologue.engine.stream import Stream
+from duologue.engine.turn_model import Question
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbandonCall,
     AbortRequest,
+    AskTurnModel,
     AudioSent,
     CallTool,
     CloseSession,
@@ -49,6 +51,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
@@ -194,7 +197,7 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
-        on_requests_changed: Callable[[int], None] = lambda change: None,
+        on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
         media: Media | None = None,
     ) -> None:
@@ -219,7 +222,7 @@ class SessionActor:
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, tuple[Stream, EngineRequest]] = {}
         self._readable: dict[str, Stream] = {}
         """Those of the streams that have something to take."""
         self._drain_due = False
@@ -227,6 +230,8 @@ class SessionActor:
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
+        self._question: Question | None = None
+        """What the turn model was asked last."""
         self._unfed: deque[bytes] = deque()
         """Input that waits until voice activity has caught up. Until then no event is handled."""
         self._yielding = False
@@ -417,6 +422,8 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case AskTurnModel():
+                    self._ask(effect)
                 case GoOn(rest=rest):
                     self._mailbox.events.appendleft(rest)
                     self._yielding = True
@@ -451,8 +458,8 @@ class SessionActor:
         except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
-        self._streams[request.request_id] = stream
-        self._on_requests_changed(+1)
+        self._streams[request.request_id] = stream, request
+        self._on_requests_changed(+1, request)
         stream.on_delta(partial(self._note_delta, request.request_id, stream))
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
@@ -460,10 +467,10 @@ class SessionActor:
 
         Without a reason it is the end of the session.
         """
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
+        stream, request = self._streams.pop(request_id, (None, None))
+        if stream is not None and request is not None:
             self._readable.pop(request_id, None)
-            self._on_requests_changed(-1)
+            self._on_requests_changed(-1, request)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:
@@ -520,6 +527,21 @@ class SessionActor:
             self._voice_activity.close()
         self._voice_activity = None
 
+    def _ask(self, effect: AskTurnModel) -> None:
+        """Ask the turn model; it is bounded, and a question of before that is still open is not wanted any more."""
+        number = effect.question
+        self._withdraw_question()
+        self._question = self._engine.turn_model.ask(
+            effect.pcm,
+            effect.sample_rate,
+            lambda probability: self._mailbox.post(TurnJudged(number, probability)),
+        )
+
+    def _withdraw_question(self) -> None:
+        if self._question is not None:
+            self._question.withdraw()
+        self._question = None
+
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
@@ -554,5 +576,6 @@ class SessionActor:
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()
+        self._withdraw_question()
         for request_id in list(self._streams):
             self._abort(request_id)

@@ -55,10 +55,18 @@ class SessionContext:
     """What cleans the input of a session that asks for ``noise_reduction``."""
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
+    judges_turns: bool = False
+    """Whether there is a model that says when a turn sounds finished."""
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    languages: frozenset[str] | None = None
+    """Those that the recogniser knows; None: it does not say."""
+    voice_languages: frozenset[str] = frozenset()
+    """Those that the voices speak; empty: any."""
+    may_read_along: Callable[[], bool] = lambda: False
+    """Whether it has room to recognise a turn that goes on; asked when that is due."""
 
 
 @dataclass

@@ -16,6 +16,9 @@ from duologue.realtime.bench.engine_command import engine
 from duologue.realtime.bench.fdb.command import full_duplex, recompute_run, score_full_duplex, synth_full_duplex
 from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.bench.language_model_command import language_model
+from duologue.realtime.bench.recogniser_command import recogniser as recogniser_command
+from duologue.realtime.bench.turns_command import turns
+from duologue.realtime.bench.webrtc_command import webrtc
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
@@ -155,11 +158,14 @@ def _schema(run: Path) -> str | None:
 app.command()(engine)
 app.command()(language_model)
 app.command()(gateway)
+app.command("recogniser")(recogniser_command)
 app.command("full-duplex")(full_duplex)
 app.add_typer(synth, name="synth")
 app.add_typer(score, name="score")
 synth.command("full-duplex")(synth_full_duplex)
 score.command("full-duplex")(score_full_duplex)
+app.command()(webrtc)
+app.command()(turns)
 
 
 def _refuse_existing(out: Path) -> None:

@@ -133,7 +133,7 @@ class Library:
         self._folder = folder
         self._cache: dict[tuple[Source, str], tuple[NDArray[np.float32], SpeechBounds]] = {}
         self._voice: object | None = None
-        self.words = _transcripts(folder) if folder else {}
+        self.words = transcripts(folder) if folder else {}
         self.left_out: dict[str, str] = {}
         """Recordings that cannot be one turn, with the reason."""
 
@@ -248,7 +248,7 @@ def _utterance(
     return Utterance(id_, "answer", source, name, words, gain_db, noise, snr_db, lead, int(rng.integers(2**31)))
 
 
-def _transcripts(folder: Path) -> dict[str, str]:
+def transcripts(folder: Path) -> dict[str, str]:
     """True words of the recordings in ``folder`` that have any. Raises ``ValueError`` if none has."""
     table = folder / "transcripts.tsv"
     words = dict(WORDS)
