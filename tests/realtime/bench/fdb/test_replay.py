@@ -43,7 +43,8 @@ def answer() -> Answer:
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sets")
     chosen = ("turn_taking", "interruption", "user_backchannel", "echo")
-    synthesise(SynthOptions(out, chosen, count=2, gap_s=2.0, tail_s=5.0)  # patience: a busy machine is no error)
+    # Patience after what is said: a busy machine is no error.
+    synthesise(SynthOptions(out, chosen, count=2, gap_s=2.0, tail_s=5.0))
     (out / "turn_taking" / "2" / "turn_taking.json").unlink()
     return out
 
