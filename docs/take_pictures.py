@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
@@ -20,13 +22,27 @@ from chromium import chromium  # noqa: E402 - found by the line above
 from demo_page import demo_page  # noqa: E402
 from playwright.async_api import Browser  # noqa: E402
 
+from duologue.codecs.pcm import float_to_pcm16  # noqa: E402
+from duologue.codecs.wav import read_wav, write_wav  # noqa: E402
+
 LAPTOP = {"viewport": {"width": 1360, "height": 850}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2}
+LEAD_S = 20
+"""Silence of the microphone before the recording."""
 STORY = "Tell me a long story about the sea, the moon and a fisherman."
 
 
 async def main(url: str, recording: Path) -> None:
-    async with chromium(recording) as browser:
+    samples, rate = read_wav(recording)
+    silence = np.zeros(rate * LEAD_S, np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        microphone = Path(folder) / "microphone.wav"
+        write_wav(microphone, float_to_pcm16(np.concatenate([silence, samples, silence[: rate * 5]])), rate)
+        await take_all(url, microphone)
+
+
+async def take_all(url: str, microphone: Path) -> None:
+    async with chromium(microphone) as browser:
         await take(browser, url, "demo-laptop", LAPTOP)
         await take(browser, url, "demo-phone", PHONE)
 

@@ -86,7 +86,7 @@ session.addEventListener('sound', ({ detail: sound }) => {
 session.addEventListener('server', ({ detail }) => {
   turns.take(detail);
   transcript.take(detail);
-  if (detail.type === 'error' && !settings.expects(detail)) showProblem(new Problem('rejected', detail.error.message));
+  if (detail.type === 'error' && !settings.expects(detail) && !session.owed) showProblem(new Problem('rejected', detail.error.message));
 });
 session.addEventListener('client', ({ detail }) => turns.sent(detail));
 session.addEventListener('cut', ({ detail }) => detail?.length > 0 && turns.interrupted());
