@@ -26,6 +26,7 @@ from duologue.realtime.call_routes import (
     rejoin_call,
 )
 from duologue.realtime.cors import CallCors
+from duologue.realtime.demo_routes import demo_routes
 from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
@@ -35,16 +36,21 @@ from duologue.realtime.secret_routes import (
     create_transcription_session,
     create_translation_secret,
 )
+from duologue.realtime.telephony import endpoint as telephony
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health",)
-"""Paths that need no key: a load balancer's probe has none."""
+OPEN_PATHS = ("/health", telephony.PATH)
+"""Paths that need no key: a load balancer's probe has none, and a telephony provider brings it in a message."""
 
 
-def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
-    """The ASGI application. It may be served before the gateway is open: until then it answers 503."""
+def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
+    """The ASGI application. It may be served before the gateway is open: until then it answers 503.
+
+    ``demo``: whether there is a page at ``/``.
+    """
+    page = demo_routes() if demo else []
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -64,6 +70,8 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/realtime", create_beta_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
+            WebSocketRoute(telephony.PATH, telephony.media_stream_endpoint),
+            *page,
         ],
         middleware=[
             Middleware(CallCors),
@@ -73,12 +81,13 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
                 secrets=gateway.secrets,
                 resumables=gateway.resumables,
                 opens_call=gateway.opens_call,
-                open_paths=OPEN_PATHS,
+                open_paths=(*OPEN_PATHS, *(route.path for route in page)),
             ),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.state.gateway = gateway
+    app.state.keys = keys
     return app
 
 

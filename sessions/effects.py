@@ -53,6 +53,13 @@ class MediaAudio(Signal, frozen=True):
     pcm: bytes
 
 
+class Dialled(Signal, frozen=True):
+    """The user has pressed a key of the telephone, at ``received_at`` (seconds since 1970)."""
+
+    digit: str
+    received_at: float
+
+
 class PlayoutStarted(Signal, frozen=True):
     """A media track begins to play a response."""
 
