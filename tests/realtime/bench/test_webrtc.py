@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from missing import need_package
+from missing import need_libopus, need_package
 from typer.testing import CliRunner
 
 from duologue.codecs.pcm import PCM16
 from duologue.realtime.bench.cli import app
 
 need_package("aiortc")
+need_libopus()
 
 from duologue.codecs.opus import OpusDecoder  # noqa: E402
 from duologue.realtime.bench import webrtc_load, webrtc_lossy, webrtc_voice  # noqa: E402
