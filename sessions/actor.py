@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import AbortReason, EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -38,6 +38,7 @@ from duologue.sessions.effects import (
     ListTools,
     McpEndpoint,
     MediaAudio,
+    MediaPicture,
     OpenRequest,
     Play,
     PlayoutReport,
@@ -277,6 +278,9 @@ class SessionActor:
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
+
+    def see(self, picture: ImagePart) -> None:
+        self._mailbox.post(MediaPicture(picture))
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from duologue.engine.requests import ImagePart
 from duologue.sessions.effects import PlayoutReport
 
 
@@ -12,6 +13,9 @@ class MediaListener(Protocol):
 
     def hear(self, pcm: bytes) -> None:
         """Sound of the user: mono PCM16 at 24 kHz."""
+
+    def see(self, picture: ImagePart) -> None:
+        """A frame of the user's camera or screen."""
 
     def playout(self, report: PlayoutReport) -> None:
         """What has been played, or will not be."""
