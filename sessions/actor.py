@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import AbortReason, EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -39,6 +39,7 @@ from duologue.sessions.effects import (
     ListTools,
     McpEndpoint,
     MediaAudio,
+    MediaPicture,
     OpenRequest,
     Play,
     PlayoutReport,
@@ -279,8 +280,13 @@ class SessionActor:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
 
+<<<<<<< HEAD
     def dialled(self, digit: str, received_at: float) -> None:
         self._mailbox.post(Dialled(digit, received_at))
+=======
+    def see(self, picture: ImagePart) -> None:
+        self._mailbox.post(MediaPicture(picture))
+>>>>>>> rtc
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)

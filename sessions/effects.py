@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, ImagePart, Usage
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.items import McpError, McpTool
 from duologue.sessions.server_events import ServerEvent
@@ -53,11 +53,18 @@ class MediaAudio(Signal, frozen=True):
     pcm: bytes
 
 
+<<<<<<< HEAD
 class Dialled(Signal, frozen=True):
     """The user has pressed a key of the telephone, at ``received_at`` (seconds since 1970)."""
 
     digit: str
     received_at: float
+=======
+class MediaPicture(Signal, frozen=True):
+    """What a camera or a screen shows, from a video track: one frame now and then."""
+
+    picture: ImagePart
+>>>>>>> rtc
 
 
 class PlayoutStarted(Signal, frozen=True):

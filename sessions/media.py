@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from duologue.engine.requests import ImagePart
 from duologue.sessions.effects import PlayoutReport
 
 
@@ -15,6 +16,9 @@ class MediaListener(Protocol):
 
     def dialled(self, digit: str, received_at: float) -> None:
         """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""
+
+    def see(self, picture: ImagePart) -> None:
+        """A frame of the user's camera or screen."""
 
     def playout(self, report: PlayoutReport) -> None:
         """What has been played, or will not be."""

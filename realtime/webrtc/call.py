@@ -15,6 +15,7 @@ from typing import Final
 
 from aiortc import RTCDataChannel
 
+from duologue.engine.requests import ImagePart
 from duologue.realtime import metrics
 from duologue.realtime.dialects import Dialect
 from duologue.realtime.sideband import QueueBounds
@@ -74,6 +75,10 @@ class CallTransport:
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         if peer is self._peer and self._listener is not None:
             self._listener.hear(pcm)
+
+    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
+        if peer is self._peer and self._listener is not None:
+            self._listener.see(picture)
 
     def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
         if peer is not self._peer:

@@ -8,16 +8,25 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal, Protocol
 
-from aiortc import RTCDataChannel, RTCDtlsTransport, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
+from aiortc import (
+    MediaStreamTrack,
+    RTCDataChannel,
+    RTCDtlsTransport,
+    RTCIceTransport,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
 from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.engine.requests import ImagePart
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
 from duologue.realtime.webrtc.offer import Offer, bad_offer
 from duologue.realtime.webrtc.playout_queue import PlayoutQueue
+from duologue.realtime.webrtc.video_in import IncomingVideo
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -38,6 +47,9 @@ class PeerListener(Protocol):
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         """Mono PCM16 at 24 kHz of the peer's microphone."""
 
+    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
+        """A frame of its camera or screen, now and then."""
+
     def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
         """Its data channel is open."""
 
@@ -52,10 +64,12 @@ class Peer:
         self._connection = RTCPeerConnection(configuration(settings))
         self._connection.on("connectionstatechange", self._state_changed)
         self._connection.on("datachannel", self._channel_opened)
+        self._connection.on("track", self._track_offered)
         self._audio = self._connection.addTransceiver("audio", direction="sendrecv")
         self._queue = queue
         self._outgoing: OutgoingAudio | None = None
         self._incoming: IncomingAudio | None = None
+        self._watching: IncomingVideo | None = None
         self._channel: RTCDataChannel | None = None
         self._closing: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
@@ -96,6 +110,8 @@ class Peer:
             helpers = [tasks.create_task(self._look_up(self.offer.candidates), name="call-candidates")]
             if self._incoming is not None:
                 helpers.append(tasks.create_task(self._incoming.run(), name="call-hear"))
+            if self._watching is not None:
+                helpers.append(tasks.create_task(self._watching.run(), name="call-watch"))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.connect_timeout_s):
                     await self._connected.wait()
@@ -139,6 +155,10 @@ class Peer:
             case "failed" | "closed" as state:
                 self._finish("failed" if state == "failed" else "closed")
 
+    def _track_offered(self, track: MediaStreamTrack) -> None:
+        if track.kind == "video":
+            self._watching = IncomingVideo(track, self._settings, self._saw)
+
     def _channel_opened(self, channel: RTCDataChannel) -> None:
         if self._channel is not None:  # one is enough for all events
             logger.info("a second data channel, '%s', is closed", channel.label[:64])
@@ -147,6 +167,9 @@ class Peer:
         self._channel = channel
         channel.on("close", self.leave)
         self._listener.peer_opened(self, channel)
+
+    def _saw(self, picture: ImagePart) -> None:
+        self._listener.peer_showed(self, picture)
 
     def _heard(self, pcm: bytes, sample_rate: int) -> None:
         self._listener.peer_spoke(self, pcm)
