@@ -280,13 +280,11 @@ class SessionActor:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
 
-<<<<<<< HEAD
     def dialled(self, digit: str, received_at: float) -> None:
         self._mailbox.post(Dialled(digit, received_at))
-=======
+
     def see(self, picture: ImagePart) -> None:
         self._mailbox.post(MediaPicture(picture))
->>>>>>> rtc
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)
