@@ -43,7 +43,7 @@ _NTP_EPOCH_S: Final = 2_208_988_800
 _HEADER: Final = struct.Struct("!BBHLL")
 
 OnPacket = Callable[[int, int, int, int, bytes], None]
-"""``on_packet(payload_type, ssrc, sequence_number, timestamp, payload)`` on the event loop; ``payload`` may be empty."""
+"""``on_packet(payload_type, ssrc, number, timestamp, payload)``, on the event loop; a payload may be empty."""
 
 
 def opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
