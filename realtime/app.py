@@ -36,12 +36,13 @@ from duologue.realtime.secret_routes import (
     create_transcription_session,
     create_translation_secret,
 )
+from duologue.realtime.telephony import endpoint as telephony
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health",)
-"""Paths that need no key: a load balancer's probe has none."""
+OPEN_PATHS = ("/health", telephony.PATH)
+"""Paths that need no key: a load balancer's probe has none, and a telephony provider brings it in a message."""
 
 
 def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
@@ -69,6 +70,7 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
             Route("/v1/realtime", create_beta_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
+            WebSocketRoute(telephony.PATH, telephony.media_stream_endpoint),
             *page,
         ],
         middleware=[
@@ -85,6 +87,7 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.state.gateway = gateway
+    app.state.keys = keys
     return app
 
 

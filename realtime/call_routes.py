@@ -66,7 +66,7 @@ async def _place(request: Request, dialect: Dialect) -> Response:
         desk = gateway.desk()
         offer, session = await read_offer(request)
         model, opening = handshake.call(request, gateway, session)
-        placed = await desk.place(offer, model, opening, dialect)
+        placed = await desk.place(offer, model, opening, dialect, handshake.extensions(request, desk.extensions))
     except ProtocolError as error:
         metrics.connections_refused.labels(reason=error.code).inc()
         return _refused(error)
@@ -114,14 +114,21 @@ async def hang_up_call(request: Request) -> Response:
 
 
 async def refer_call(request: Request) -> Response:
-    """Pass a call on. That is a SIP request, and SIP is spoken by whatever stands before this server."""
+    """Pass a call on. With SIP that is for whatever stands before this server; a telephone call's is asked for at the
+    operator's callback URL."""
     try:
-        _call(request)
-        await json_body(request, Referral)
+        call = _call(request)
+        body: Referral = await json_body(request, Referral)
     except ProtocolError as error:
         return _refused(error)
-    message = "Calls are passed on by SIP, which this server does not speak; let the SIP gateway before it do so."
-    return error_response(501, message, "duologue.unsupported_transport")
+    if not isinstance(call, LiveSession) or call.refer is None:
+        message = "Calls are passed on by SIP, which this server does not speak; let the SIP gateway before it do so."
+        return error_response(501, message, "duologue.unsupported_transport")
+    if not await call.refer(body.target_uri):
+        return error_response(
+            502, "The call was not passed on: the callback URL did not agree.", "duologue.not_referred"
+        )
+    return Response(status_code=200)
 
 
 def _gateway(request: Request) -> Gateway:
@@ -145,6 +152,7 @@ def _refused(error: ProtocolError) -> Response:
         "duologue.call_in_progress": 409,
         "duologue.unsupported_transport": 501,
         "duologue.unsupported_intent": 400,
+        "duologue.unsupported_extension": 400,
         "unsupported_media_type": 415,
     }.get(error.code)
     return refused(error, status)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from duologue.engine.deploy.config import DeployConfig, WebRtcDeploy
+from duologue.engine.deploy.config import DeployConfig, TelephonyDeploy, WebRtcDeploy
 from duologue.engine.engine import EngineHealth
 from duologue.engine.pipeline import PipelineConfig
 from duologue.realtime.calls import Calls
@@ -63,13 +63,14 @@ class EdgeSettings:
     """How long a session waits for a client whose connection broke, if the client asked for it; 0: not at all."""
 
     webrtc: WebRtcDeploy = field(default_factory=WebRtcDeploy)
+    telephony: TelephonyDeploy = field(default_factory=TelephonyDeploy)
 
     @classmethod
     def of(cls, deploy: DeployConfig) -> EdgeSettings:
         """The settings of a deploy file."""
         duplex = deploy.duplex_session
         bounds = QueueBounds(duplex.output_buffer_events, duplex.output_buffer_bytes)
-        return cls(bounds, duplex.resume_window_s, deploy.webrtc)
+        return cls(bounds, duplex.resume_window_s, deploy.webrtc, deploy.telephony)
 
 
 class Gateway:

@@ -27,6 +27,7 @@ from duologue.sessions.effects import (
     AudioSent,
     CallTool,
     CloseSession,
+    Dialled,
     DropAudio,
     Effect,
     EngineOutput,
@@ -194,7 +195,7 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
-        on_requests_changed: Callable[[int], None] = lambda change: None,
+        on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
         media: Media | None = None,
     ) -> None:
@@ -219,7 +220,7 @@ class SessionActor:
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, tuple[Stream, EngineRequest]] = {}
         self._readable: dict[str, Stream] = {}
         """Those of the streams that have something to take."""
         self._drain_due = False
@@ -281,6 +282,9 @@ class SessionActor:
 
     def see(self, picture: ImagePart) -> None:
         self._mailbox.post(MediaPicture(picture))
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        self._mailbox.post(Dialled(digit, received_at))
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)
@@ -451,8 +455,8 @@ class SessionActor:
         except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
-        self._streams[request.request_id] = stream
-        self._on_requests_changed(+1)
+        self._streams[request.request_id] = stream, request
+        self._on_requests_changed(+1, request)
         stream.on_delta(partial(self._note_delta, request.request_id, stream))
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
@@ -460,10 +464,10 @@ class SessionActor:
 
         Without a reason it is the end of the session.
         """
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
+        stream, request = self._streams.pop(request_id, (None, None))
+        if stream is not None and request is not None:
             self._readable.pop(request_id, None)
-            self._on_requests_changed(-1)
+            self._on_requests_changed(-1, request)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:

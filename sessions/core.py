@@ -60,6 +60,12 @@ class SessionContext:
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    languages: frozenset[str] | None = None
+    """Those that the recogniser knows; None: it does not say."""
+    voice_languages: frozenset[str] = frozenset()
+    """Those that the voices speak; empty: any."""
+    may_read_along: Callable[[], bool] = lambda: False
+    """Whether it has room to recognise a turn that goes on; asked when that is due."""
 
 
 @dataclass

@@ -59,6 +59,13 @@ class MediaPicture(Signal, frozen=True):
     picture: ImagePart
 
 
+class Dialled(Signal, frozen=True):
+    """The user has pressed a key of the telephone, at ``received_at`` (seconds since 1970)."""
+
+    digit: str
+    received_at: float
+
+
 class PlayoutStarted(Signal, frozen=True):
     """A media track begins to play a response."""
 

@@ -30,6 +30,7 @@ from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
     AudioSent,
     CloseSession,
+    Dialled,
     Effect,
     EngineOutput,
     HangUp,
@@ -40,6 +41,7 @@ from duologue.sessions.effects import (
     PlayoutCleared,
     PlayoutStarted,
     PlayoutStopped,
+    Send,
     Shutdown,
     Tick,
     ToolAnswered,
@@ -78,6 +80,7 @@ class ConversationMachine:
         self._core.emit(events.SessionCreated, session=shown(session))
         if isinstance(session, RealtimeSession):
             self._answering.responses.remote.offered(session.tools)
+        self._answering.get_ready()
 
     @property
     def session(self) -> AnySession:
@@ -137,6 +140,9 @@ class ConversationMachine:
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
                 self._answering.engine_output(event, now)
+            case Dialled(digit=digit, received_at=received_at):
+                self._lifetime.heard(now)
+                self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
             case PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
                 self._answering.responses.media.report(event)
             case ToolAnswered():

@@ -17,6 +17,9 @@ class MediaListener(Protocol):
     def see(self, picture: ImagePart) -> None:
         """A frame of the user's camera or screen."""
 
+    def dialled(self, digit: str, received_at: float) -> None:
+        """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""
+
     def playout(self, report: PlayoutReport) -> None:
         """What has been played, or will not be."""
 

@@ -92,6 +92,13 @@ class WebRtcDeploy(Shape, frozen=True):
             raise ValueError("'relay_only' needs a TURN server among 'ice_servers'")
 
 
+class TelephonyDeploy(Shape, frozen=True):
+    """Calls over the media streams of a telephony provider."""
+
+    callback_url: Annotated[str, msgspec.Meta(pattern="^https?://.+")] | None = None
+    """Who is told of calls that begin and end, and asked to pass one on (JSON by POST). None: nobody."""
+
+
 class Aliases(Shape, frozen=True):
     """Names that clients may use besides the served ones; the target ``default`` is the first served name."""
 
@@ -187,6 +194,7 @@ class DeployConfig(Shape, frozen=True):
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
     webrtc: WebRtcDeploy = WebRtcDeploy()
+    telephony: TelephonyDeploy = TelephonyDeploy()
     connectors: dict[str, ConnectorDeploy] = {}
     ray: RayDeploy = RayDeploy()
     stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0

@@ -26,8 +26,9 @@
   }
   const interactive = 'button, a[href], input, select, textarea, summary, [role=img], [tabindex="0"]';
   for (const element of document.querySelectorAll(interactive)) {
+    if (!shown(element)) continue;
     if (name(element) === '') complaints.push(`no name: ${element.outerHTML.slice(0, 120)}`);
-    if (!shown(element) || element.matches('.skip, [type=radio], [type=checkbox]:not([role])')) continue;
+    if (element.matches('.skip, [type=radio], [type=checkbox]:not([role])')) continue;
     const { width, height } = element.getBoundingClientRect();
     if (element.matches('button, select, input:not([type=range])') && (width < 24 || height < 24)) {
       complaints.push(`small (${width} x ${height}): ${element.outerHTML.slice(0, 120)}`);

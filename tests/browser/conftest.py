@@ -29,7 +29,8 @@ from duologue.engine.models import locate  # noqa: E402
 RATE = 16_000
 SPOKEN = "librivox-austen-0880"
 """The only words of the microphone: he was not an ill disposed young man."""
-PAUSE_S = 4.0
+LEAD_S = 6.0
+"""Silence before it, in which a slow machine places its call."""
 
 DEPLOY = """
 stages:
@@ -42,12 +43,12 @@ OpenPage = Callable[..., AbstractAsyncContextManager[DemoPage]]
 
 @pytest.fixture(scope="session")
 def microphone(speech_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the microphone hears: a sentence, then nothing for as long as an answer may take; again and again."""
+    """What the microphone hears: silence, a sentence, silence; again and again."""
     samples, rate = read_wav(speech_dir / f"{SPOKEN}.wav")
     assert rate == RATE
-    silence = np.zeros(int(RATE * PAUSE_S), np.float32)
+    silence = np.zeros(int(RATE * LEAD_S), np.float32)
     path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
-    write_wav(path, float_to_pcm16(np.concatenate([silence[: RATE * 2], samples, silence])), RATE)
+    write_wav(path, float_to_pcm16(np.concatenate([silence, samples, silence[: RATE * 2]])), RATE)
     return path
 
 

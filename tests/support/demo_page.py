@@ -137,5 +137,5 @@ async def demo_page(browser: Browser, url: str, complaints: bool = False, **opti
         yield demo
     finally:
         await context.close()
-    if not complaints:
-        assert demo.complaints == []
+    if not complaints and demo.complaints:
+        raise AssertionError(f"the page complained: {demo.complaints}")
