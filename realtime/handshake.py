@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -64,11 +65,17 @@ def requested(connection: HTTPConnection, gateway: Gateway) -> Request:
     if "call_id" in query:
         return JoinCall(query["call_id"])
     model, opening = _session(connection, gateway)
-    extensions = [name for name in query.get("extensions", "").split(",") if name]
-    for name in extensions:
-        if name != EXTENSION or gateway.settings.resume_window_s <= 0:
+    known = (EXTENSION,) if gateway.settings.resume_window_s > 0 else ()
+    return NewSession(model, opening, EXTENSION in extensions(connection, known))
+
+
+def extensions(connection: HTTPConnection, known: Collection[str]) -> Collection[str]:
+    """What a connection asks for besides the protocol. Raises ``ProtocolError`` for what is not among ``known``."""
+    wanted = [name for name in connection.query_params.get("extensions", "").split(",") if name]
+    for name in wanted:
+        if name not in known:
             raise ProtocolError("duologue.unsupported_extension", f"There is no extension '{name[:64]}'.", "extensions")
-    return NewSession(model, opening, EXTENSION in extensions)
+    return wanted
 
 
 def _after(text: str) -> int:

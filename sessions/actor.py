@@ -280,11 +280,11 @@ class SessionActor:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
 
-    def dialled(self, digit: str, received_at: float) -> None:
-        self._mailbox.post(Dialled(digit, received_at))
-
     def see(self, picture: ImagePart) -> None:
         self._mailbox.post(MediaPicture(picture))
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        self._mailbox.post(Dialled(digit, received_at))
 
     def playout(self, report: PlayoutReport) -> None:
         self._mailbox.post(report)

@@ -53,17 +53,17 @@ class MediaAudio(Signal, frozen=True):
     pcm: bytes
 
 
+class MediaPicture(Signal, frozen=True):
+    """What a camera or a screen shows, from a video track: one frame now and then."""
+
+    picture: ImagePart
+
+
 class Dialled(Signal, frozen=True):
     """The user has pressed a key of the telephone, at ``received_at`` (seconds since 1970)."""
 
     digit: str
     received_at: float
-
-
-class MediaPicture(Signal, frozen=True):
-    """What a camera or a screen shows, from a video track: one frame now and then."""
-
-    picture: ImagePart
 
 
 class PlayoutStarted(Signal, frozen=True):

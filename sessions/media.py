@@ -14,11 +14,11 @@ class MediaListener(Protocol):
     def hear(self, pcm: bytes) -> None:
         """Sound of the user: mono PCM16 at 24 kHz."""
 
-    def dialled(self, digit: str, received_at: float) -> None:
-        """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""
-
     def see(self, picture: ImagePart) -> None:
         """A frame of the user's camera or screen."""
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""
 
     def playout(self, report: PlayoutReport) -> None:
         """What has been played, or will not be."""

@@ -189,6 +189,11 @@ class OutgoingAudio:
         self._clock = MediaClock.of_loop()
         self._clock.join(self._tick)
 
+    @property
+    def position(self) -> int:
+        """Ticks (48 kHz) into the stream at which the next frame begins."""
+        return self._position
+
     def push(self, response_id: str, item_id: str, pcm: bytes) -> None:
         """Queue PCM16 at 24 kHz of an item. After a silence its first frame leaves at once."""
         self.queue.push(response_id, item_id, pcm)

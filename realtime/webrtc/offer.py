@@ -84,6 +84,20 @@ class Offer:
         return any(self.sections[index].kind == "video" for index in self.taken)
 
     @property
+    def shows_video(self) -> bool:
+        """Whether the client sends video in a section that is served."""
+        return self._video("a=sendrecv", "a=sendonly")
+
+    @property
+    def wants_video(self) -> bool:
+        """Whether the client takes video in a section that is served."""
+        return self._video("a=sendrecv", "a=recvonly")
+
+    def _video(self, *directions: str) -> bool:
+        sections = [self.sections[index] for index in self.taken if self.sections[index].kind == "video"]
+        return any(any(line in directions for line in section.lines) for section in sections)
+
+    @property
     def has_channel(self) -> bool:
         return any(self.sections[index].kind == "application" for index in self.taken)
 
