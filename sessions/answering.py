@@ -275,7 +275,7 @@ class Answering:
             return
         speculation.settings = effective_settings(self._core, ResponseOverrides())
         speculation.premise = (self._core.conversation.version, self._core.settings_version)
-        user = ChatMessage(role="user", text=speculation.transcript)
+        user = ChatMessage.of_parts("user", (*self._core.view, speculation.transcript))
         with suppress(ContextTooLong):  # said when the answer is really wanted
             speculation.converse_id = self.responses.open(speculation.settings, (user,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,12 +86,22 @@ class SessionCore:
     """What the core tells itself, once it has done with the event in hand."""
     catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
+    view: deque[ImagePart] = field(init=False)
+    """What a video track has shown since the user's last item, and one picture from before it; the newest win."""
     conversation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits)
         self.ledger = ReportedLedger() if self.context.media_clock else PlayoutLedger()
+        self.view = deque(maxlen=self.context.limits.max_video_frames)
         self.conversation_id = conversation_id(self.session.id)
+
+    def take_view(self) -> list[ImagePart | None]:
+        """The pictures that belong to an item that the user makes now. The newest is still there for the next one."""
+        taken: list[ImagePart | None] = list(self.view)
+        while len(self.view) > 1:
+            self.view.popleft()
+        return taken
 
     @property
     def input_encoding(self) -> Encoding:
