@@ -66,7 +66,7 @@ class OutgoingVideo:
     def __init__(
         self, transceiver: RTCRtpTransceiver, queue: PlayoutQueue, source: VideoSource, position: Callable[[], int]
     ) -> None:
-        """Before the answer is made. ``position``: ticks (48 kHz) into the sound that has left."""
+        """Before the answer is made. ``position``: ticks (48 kHz) at which what is taken from ``queue`` begins."""
         self._track = _TimedTrack(source, position)
         self._queue = queue
         queue.tap = self._track.heard
@@ -86,11 +86,14 @@ class _TimedTrack(MediaStreamTrack):
         super().__init__()
         self._source = source
         self._position = position
+        self._ticks = -1
+        """Where the sound began that left last."""
         self._due = 0
         self._moved = asyncio.Event()
 
     def heard(self, pcm: bytes | None) -> None:
         self._source.heard(pcm)
+        self._ticks = self._position()
         self._moved.set()
 
     def stop(self) -> None:
@@ -98,12 +101,12 @@ class _TimedTrack(MediaStreamTrack):
         self._moved.set()
 
     async def recv(self) -> VideoFrame:
-        while self.readyState == "live" and self._position() < self._due:
+        while self.readyState == "live" and self._ticks < self._due:
             self._moved.clear()
             await self._moved.wait()
         if self.readyState != "live":
             raise MediaStreamError
-        ticks = self._position()
+        ticks = self._ticks
         self._due = ticks - ticks % _TICKS + _TICKS
         frame = self._source.frame(ticks)
         frame.pts, frame.time_base = ticks * VIDEO_RATE // SOUND_RATE, Fraction(1, VIDEO_RATE)

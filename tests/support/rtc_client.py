@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
@@ -99,7 +99,15 @@ def grey_frame(width: int, height: int, grey: int) -> VideoFrame:
 class RtcClient:
     """One peer connection to a server, with everything that was received over it."""
 
-    def __init__(self, *, channel: bool = True, microphone: bool = True, camera: Camera | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        channel: bool = True,
+        microphone: bool = True,
+        camera: Camera | None = None,
+        screen: bool = False,
+        listen: bool = True,
+    ) -> None:
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.events: list[Event] = []
@@ -124,7 +132,10 @@ class RtcClient:
             self.connection.addTransceiver("audio", direction="recvonly")
         if camera is not None:
             self.connection.addTrack(camera)
-        self.connection.on("track", self._listen)
+        if screen:
+            self.connection.addTransceiver("video", direction="recvonly")
+        if listen:
+            self.connection.on("track", self._listen)
 
     async def offer(self) -> str:
         """The SDP offer, with candidates on loopback only."""
@@ -168,6 +179,18 @@ class RtcClient:
 
     async def until(self, kind: str, timeout_s: float = 30.0) -> Event:
         """The next event of a type that has not been asked for yet."""
+        with self._told(kind):
+            return await self._until(kind, timeout_s)
+
+    @contextmanager
+    def _told(self, kind: str) -> Iterator[None]:
+        """A wait that was in vain says what came instead."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise AssertionError(f"no '{kind}' after {self.kinds()}") from error
+
+    async def _until(self, kind: str, timeout_s: float) -> Event:
         async with asyncio.timeout(timeout_s):
             while True:
                 while self._next < len(self.events):
