@@ -216,6 +216,10 @@ class Transcribing:
         rest = utterance.after(words.live.until)
         return self._core.open_request(self.payload(rest, words, urgency)), words
 
+    def aside(self, utterance: Utterance) -> str:
+        """Ask for the words of sound that is no turn; what comes of it is the caller's."""
+        return self._core.open_request(self.payload(utterance))
+
     def adopt(self, request_id: str, transcription: Transcription) -> None:
         """Take over a request that is already open; the words that stand can be seen now."""
         self._open[request_id] = transcription

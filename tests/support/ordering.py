@@ -8,7 +8,7 @@ to have ended. O35 compares two traces of one session and is :func:`slow_reader_
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ordering_input import INPUT_RULES
 from ordering_responses import RESPONSE_RULES
@@ -101,6 +101,9 @@ def _errors_leave_it_open(trace: Trace) -> Iterator[str]:
 # -- conversation list -------------------------------------------------------------------------------------------------
 
 
+_BEFORE_THE_ITEM = ("conversation.item.input_audio_transcription.delta",)
+
+
 def _list_rebuilds(trace: Trace) -> Iterator[str]:
     items: list[str] = []
     for event in received(trace):
@@ -118,6 +121,8 @@ def _list_rebuilds(trace: Trace) -> Iterator[str]:
                 yield f"{item_id} was added twice"
             else:
                 items.insert(0 if previous is None else items.index(previous) + 1, item_id)
+        elif kind in _BEFORE_THE_ITEM:
+            continue  # O12 says when
         elif kind.startswith("conversation.item.") and item_id not in items:
             yield f"{kind} of {item_id}, which is not there"
         elif kind == "conversation.item.deleted":
@@ -168,10 +173,11 @@ def _rejected_items_absent(trace: Trace) -> Iterator[str]:
 # -- slow consumers ----------------------------------------------------------------------------------------------------
 
 
-def slow_reader_problems(said: list[Event], got: list[Event]) -> Iterator[str]:
+def slow_reader_problems(said: list[Event], got: list[Event], interrupted: Collection[str] = ()) -> Iterator[str]:
     """O35: what a slow reader ``got`` is what was ``said``, with deltas of one part joined and sound of interrupted
-    responses left out; nothing else is missing, added or moved."""
-    interrupted = {
+    responses left out; nothing else is missing, added or moved. ``interrupted``: responses that were complete by then,
+    besides those that say it themselves."""
+    interrupted = set(interrupted) | {
         event["response"]["id"]
         for event in said
         if event["type"] == "response.done" and event["response"]["status"] == "cancelled"
