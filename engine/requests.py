@@ -153,6 +153,9 @@ class EngineRequest(Frozen, frozen=True):
     payload: Payload
     timeout_s: float = 60.0
     """Longest time without any progress of any stage before the request fails with a typed error."""
+    due_in_s: float = 0.0
+    """When its first output is wanted, in seconds from now: requests that wait for the same stage are worked on in the
+    order of that. More than 0 for work in advance."""
     first_chunk_s: float | None = None
     """Length of the first piece of sound, within :data:`FIRST_CHUNK_RANGE_S`; None: the stage's own, as short as it can
     afford. Longer ones are safer against a gap, shorter ones are heard earlier."""
