@@ -223,7 +223,7 @@ class InlineReplica:
         return [lane for lane in (*self._resuming, *self.ready) if lane.computes]
 
     def _hand_out(self) -> None:
-        """Give lanes that need no slot, and the most urgent of the others while there are slots, to who works on them."""
+        """Give lanes that need no slot, and the most urgent of the others while there are slots, to their workers."""
         for lane in [lane for lane in self.ready if not lane.computes]:
             self._give_to_worker(lane)
         now = time.monotonic()
@@ -349,9 +349,8 @@ class Lane:
         """See :class:`~duologue.engine.stage.StageContext`."""
         if self.dead:
             return False
-        if self.emitted >= self.granted:
-            if not self._step_aside(lambda: self.emitted < self.granted):
-                return False
+        if self.emitted >= self.granted and not self._step_aside(lambda: self.emitted < self.granted):
+            return False
         self.emitted += 1
         self._worked_at = time.monotonic()
         self._outbox.put(Emitted(self.request.request_id, piece, self._worked_at, to))

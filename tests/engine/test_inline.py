@@ -102,7 +102,7 @@ async def test_a_long_piece_gives_way_to_who_waits_and_goes_on_before_what_may_w
         replica.push(asked.request_id, 0)
         replica.end_input(asked.request_id)
     async with asyncio.timeout(20):
-        while sum(lane.computes for lane in replica.ready) < 3:  # all have been started
+        while sum(lane.computes for lane in replica.ready) < 3:  # noqa: ASYNC110 - until all have been started
             await asyncio.sleep(0)
     gate.open()
     await reports_until(Released, replica, 3)

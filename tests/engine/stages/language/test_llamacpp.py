@@ -57,8 +57,8 @@ def test_it_answers_in_pieces_and_counts(model, run_stage):
 
 @pytest.mark.models
 def test_an_answer_that_gives_way_again_and_again_goes_on_where_it_stopped(model, run_stage):
-    """Also while its prompt is read, and what it has used is counted once. (Late words may differ: the model adds up the
-    same numbers in another order when it reads several tokens at once.)"""
+    """Also while its prompt is read, and what it has used is counted once. (Late words may differ: the model adds up
+    the same numbers in another order when it reads several tokens at once.)"""
     question = Converse(messages=(SYSTEM, user("Tell me about the sea. " * 12)), temperature=0.0, max_output_tokens=40)
     whole = run_stage(model, question, session_id="whole")
 
