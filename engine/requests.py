@@ -129,6 +129,9 @@ class Converse(Frozen, frozen=True, tag="converse"):
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     """Whether one answer may hold several calls; None: as the model likes."""
+    prepare: bool = False
+    """Only read the messages, so that a later request which begins with them is answered sooner. Nothing is written,
+    and nothing is counted. Backends that keep no such cache of their own do nothing."""
     reasoning_effort: ReasoningEffort | None = None
     """For models that think before they answer; others ignore it."""
 

@@ -24,7 +24,10 @@ from duologue.sessions.response import ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.responses import Responses, already_active
 from duologue.sessions.transcribing import Transcribing, Transcription, Words
+from duologue.sessions.turns.silence import PAUSE_MS
 
+SEMANTIC_WINDOW_MS = 500
+"""About the silence in which a model decides that a turn is over."""
 TRUNCATE_TOLERANCE_MS = 20
 """A truncation may name up to one frame more than was made: clients round."""
 
@@ -41,6 +44,8 @@ class Speculation:
     premise: tuple[int, int] | None = None
     """Versions of conversation and settings that the answer rests on."""
     settings: ResponseSettings | None = None
+    due: float = 0.0
+    """When the turn will be over if the user stays silent."""
     held: list[EngineOutput] = field(default_factory=list)
 
 
@@ -52,6 +57,8 @@ class Answering:
         self._transcribing = Transcribing(core)
         self.responses = Responses(core, self._transcribing)
         self._speculation: Speculation | None = None
+        self._preparation: str | None = None
+        """The request by which the history is read while the user speaks."""
         self._unanswered: str | None = None
         self.speculations_wasted = 0
 
@@ -79,17 +86,18 @@ class Answering:
     def turn_started(self, now: float) -> None:
         self.responses.disarm_idle_timeout()
         detection = self._core.session.audio.input.turn_detection
-        if detection is None or not detection.interrupt_response:
-            return
-        self._unanswered = None
-        self.responses.interrupt(now)
+        if detection is not None and detection.interrupt_response:
+            self._unanswered = None
+            self.responses.interrupt(now)
+        self._prepare()
 
     def turn_paused(self, utterance: Utterance, now: float) -> None:
         if not self._answers_turns or self.busy or self._speculation is not None:
             return
         if self._core.context.may_speculate():
-            request_id = self._core.open_request(self._transcribing.payload(utterance))
-            self._speculation = Speculation(request_id, utterance.seconds)
+            wait_s = self._confirmed_in_s
+            request_id = self._core.open_request(self._transcribing.payload(utterance), wait_s)
+            self._speculation = Speculation(request_id, utterance.seconds, due=now + wait_s)
 
     def turn_resumed(self) -> None:
         speculation, self._speculation = self._speculation, None
@@ -99,6 +107,27 @@ class Answering:
         for request_id in (speculation.transcribe_id, speculation.converse_id):
             if request_id is not None:
                 self._core.effects.append(AbortRequest(request_id, "superseded"))
+
+    @property
+    def _confirmed_in_s(self) -> float:
+        """How long after a pause was noticed the turn is over, if nothing more is said."""
+        detection = self._core.session.audio.input.turn_detection
+        window_ms = detection.silence_duration_ms if isinstance(detection, ServerVad) else SEMANTIC_WINDOW_MS
+        return max(0, window_ms - PAUSE_MS) / 1000
+
+    def _prepare(self) -> None:
+        """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
+        if not self._answers_turns or self.busy or not self._core.context.may_speculate():
+            return
+        self._stop_preparing()
+        with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted
+            self._preparation = self.responses.prepare(effective_settings(self._core, ResponseOverrides()))
+
+    def _stop_preparing(self) -> None:
+        """The answer itself is asked for. A preparation that came after it would spoil the cache for the next turn."""
+        if self._preparation is not None:
+            self._core.effects.append(AbortRequest(self._preparation, "superseded"))
+            self._preparation = None
 
     def turn_committed(self, entry: Entry, now: float) -> None:
         if not self._core.responds and self._core.session.audio.input.transcription is None:
@@ -157,6 +186,10 @@ class Answering:
 
     def engine_output(self, output: EngineOutput, now: float) -> None:
         speculation, request_id, delta = self._speculation, output.request_id, output.delta
+        if request_id == self._preparation:
+            if isinstance(delta, Finished):
+                self._preparation = None
+            return
         if self._transcribing.owns(request_id):
             entry = self._transcribing.output(request_id, delta)
             if entry is not None:
@@ -164,7 +197,7 @@ class Answering:
                     self._answer(entry, now)
                 self.responses.pursue(now)
         elif speculation is not None and request_id == speculation.transcribe_id:
-            self._speculative_words(speculation, delta)
+            self._speculative_words(speculation, delta, now)
         elif speculation is not None and request_id == speculation.converse_id:
             speculation.held.append(output)
         else:
@@ -175,6 +208,7 @@ class Answering:
     def _answer(self, entry: Entry, now: float, speculation: Speculation | None = None) -> None:
         """Create the response that a detected turn calls for, from what was prepared if that still holds."""
         self._unanswered = None
+        self._stop_preparing()
         if not entry.transcript:
             self._abandon(speculation)
             self.responses.rearm_idle_timeout(now)
@@ -200,7 +234,7 @@ class Answering:
             self.speculations_wasted += 1
             self._core.effects.append(AbortRequest(speculation.converse_id, "superseded"))
 
-    def _speculative_words(self, speculation: Speculation, delta: Delta) -> None:
+    def _speculative_words(self, speculation: Speculation, delta: Delta, now: float) -> None:
         if isinstance(delta, TranscriptDelta):
             speculation.words.add(delta)
         if not isinstance(delta, Finished):
@@ -215,7 +249,9 @@ class Answering:
         speculation.premise = (self._core.conversation.version, self._core.settings_version)
         user = ChatMessage(role="user", text=speculation.transcript)
         with suppress(ContextTooLong):  # said when the answer is really wanted
-            speculation.converse_id = self.responses.open(speculation.settings, (user,))
+            self._stop_preparing()
+            wait_s = max(0.0, speculation.due - now)
+            speculation.converse_id = self.responses.open(speculation.settings, (user,), wait_s)
 
 
 def idle_timeout_s(core: SessionCore) -> float | None:

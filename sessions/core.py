@@ -56,7 +56,7 @@ class SessionContext:
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False
-    """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    """Whether there is room for work that may be thrown away; asked at every turn's beginning and at every pause."""
 
 
 @dataclass
@@ -110,10 +110,11 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
-    def open_request(self, payload: Payload) -> str:
-        """Ask the engine for something; its output comes back under the id returned."""
+    def open_request(self, payload: Payload, due_in_s: float = 0.0) -> str:
+        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned."""
         request_id = self.context.ids("req")
-        request = EngineRequest(request_id=request_id, session_id=self.session.id, payload=payload)
+        session_id = self.session.id
+        request = EngineRequest(request_id=request_id, session_id=session_id, payload=payload, due_in_s=due_in_s)
         self.effects.append(OpenRequest(request))
         return request_id
 

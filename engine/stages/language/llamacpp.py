@@ -152,6 +152,9 @@ class LlamaCppLanguageModel(Stage):
         answer = Answer(piece, context, LONGEST_ANSWER)
         budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
+        if piece.prepare:
+            self._prepare(self._request(state, piece, fit(messages, budget), 0), context)
+            return
         writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools))
         while True:
             shown = (*fit(messages, budget), *writing.so_far)
@@ -167,6 +170,22 @@ class LlamaCppLanguageModel(Stage):
             else:
                 budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
         answer.close()
+
+    def _prepare(self, request: dict[str, Any], context: StageContext) -> None:
+        """Read what the next prompt begins with; a report after each slice is the chance to let others go first."""
+        request["add_generation_prompt"] = False
+        outranked = False
+
+        def report(_: Any) -> bool:
+            nonlocal outranked
+            outranked = context.outranked
+            return outranked or context.aborted
+
+        while True:
+            outranked = False
+            self._server.handle_chat_completions(request, report)
+            if not outranked or not context.give_way():
+                return
 
     def release(self, state: int) -> None:
         """The slot may be given to another session, if need be."""

@@ -91,6 +91,16 @@ def test_an_answer_that_gives_way_again_and_again_goes_on_where_it_stopped(model
 
 
 @pytest.mark.models
+def test_what_was_prepared_while_the_user_spoke_is_not_read_again(model, run_stage):
+    """And preparing writes and counts nothing."""
+    history = (SYSTEM, user("What is the capital of France?"), ChatMessage(role="assistant", text="It is Paris."))
+    prepared = run_stage(model, Converse(messages=history, prepare=True), session_id="prepared")
+    assert prepared == []
+    usage = usage_of(run_stage(model, Converse(messages=(*history, user("And of Spain?"))), session_id="prepared"))
+    assert usage.input_tokens - usage.cached_tokens <= 16, "the last question and the frame around it"
+
+
+@pytest.mark.models
 def test_what_has_been_used_is_known_before_the_first_word(model, run_stage):
     """An answer may be broken off at any point, and is to say then what it has used."""
     pieces = run_stage(model, Converse(messages=(SYSTEM, user("Name five large cities.")), seed=1))
