@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
+from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, Speculation, StageOverrides, overrides_of
 
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
@@ -85,6 +85,7 @@ def serve(
     ] = None,
     stage_overrides: StageOverrides = None,
     async_chunk: AsyncChunk = None,
+    speculation: Speculation = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(help="Accept this key (repeatable; also DUOLOGUE_API_KEY). Without keys everybody is let in."),
@@ -105,7 +106,7 @@ def serve(
     if any(not key.strip() for key in keys):
         raise fail("--api-key is empty; leave it out to let everybody in.")
     try:
-        over = overrides_of(model, stage_overrides, async_chunk)
+        over = overrides_of(model, stage_overrides, async_chunk, speculation)
         run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over, log_traces))
     except (StartError, DeployError) as error:
         raise fail(error) from None

@@ -184,7 +184,6 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
-        on_requests_changed: Callable[[int], None] = lambda change: None,
         tool_servers: ToolServers | None = None,
     ) -> None:
         self._machine = machine
@@ -192,7 +191,6 @@ class SessionActor:
         self._transport = transport
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
-        self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
@@ -383,7 +381,6 @@ class SessionActor:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
         self._streams[request.request_id] = stream
-        self._on_requests_changed(+1)
         self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
@@ -393,7 +390,6 @@ class SessionActor:
         """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
-            self._on_requests_changed(-1)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:

@@ -117,7 +117,7 @@ class Answering:
 
     def _prepare(self) -> None:
         """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
-        if not self._answers_turns or self.busy or not self._core.context.may_speculate():
+        if not self._answers_turns or self.busy or not self._core.context.prepares:
             return
         self._stop_preparing()
         with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted

@@ -56,7 +56,9 @@ class SessionContext:
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
     may_speculate: Callable[[], bool] = lambda: False
-    """Whether there is room for work that may be thrown away; asked at every turn's beginning and at every pause."""
+    """Whether there is room for work that may be thrown away; asked at every pause."""
+    prepares: bool = False
+    """Whether the history is to be read while the user speaks."""
 
 
 @dataclass

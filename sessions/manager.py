@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +33,7 @@ from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
+from duologue.sessions.speculation import affordable
 from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.translation import INSTRUCTIONS, TranslationMachine, TranslationSettings, configured
 from duologue.sessions.translation_events import TranslationSession
@@ -142,8 +142,6 @@ class SessionManager:
         self._ids = id_factory()
         self._actors: dict[SessionActor, asyncio.Task[None]] = {}
         self._draining = False
-        self._requests_open = 0
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @property
     def settings(self) -> ManagerSettings:
@@ -193,7 +191,6 @@ class SessionManager:
             transport,
             clock=self._clock,
             output_buffer_bytes=self._settings.output_buffer_bytes,
-            on_requests_changed=self._count_requests,
             tool_servers=self._tool_servers(self._settings.mcp) if self._tool_servers is not None else None,
         )
         task = asyncio.current_task()
@@ -267,12 +264,17 @@ class SessionManager:
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
+            prepares=settings.speculate,
             may_speculate=self._may_speculate,
         )
 
     def _may_speculate(self) -> bool:
-        """Only while a core is free: work for someone who has finished comes before work for someone who may have."""
-        return self._settings.speculate and self._requests_open < self._cores
-
-    def _count_requests(self, change: int) -> None:
-        self._requests_open += change
+        """Load is no reason against it: stages work first for whoever has finished, and most of it is of use."""
+        if not self._settings.speculate:
+            return False
+        work = self._engine.work
+        if affordable(work.useful_s, work.wasted_s):
+            metrics.speculations.inc()
+            return True
+        metrics.speculations_refused.inc()
+        return False

@@ -75,6 +75,7 @@ class Driver:
         *,
         limits: Limits | None = None,
         speculate: bool = False,
+        prepares: bool = False,
         deliver: bool = True,
         transcription: bool = True,
         can_call_tools: bool = False,
@@ -97,6 +98,7 @@ class Driver:
             make_suppressor=make_suppressor,
             mcp=mcp or McpPolicy(McpRules()),
             may_speculate=lambda: speculate,
+            prepares=prepares,
         )
         session = RealtimeSession(
             id="sess_test",
