@@ -406,9 +406,11 @@ class Lane:
         if not self._started:
             self._state = self._model.start(self.request)
             self._started = True
-        elif self.inbox:
+            return
+        if self.inbox:
             self._process_pieces()
-        elif self.ended:
+        # Whoever waits for the last piece waits for its end too: it is not put off until others have had their turns.
+        if self.ended and not self.inbox and not self.dead:
             self._model.finish(self._state, self)
             if not self.dead:
                 self._outbox.put(Done(self.request.request_id))

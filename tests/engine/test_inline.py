@@ -109,6 +109,27 @@ async def test_a_long_piece_gives_way_to_who_waits_and_goes_on_before_what_may_w
     assert order == ["ahead", "now", "soon", "ahead", "prepared"]
 
 
+async def test_the_end_comes_with_the_last_piece_and_not_after_everybody_elses(kit: Any, replica_of: Any) -> None:
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        if context.request.request_id == "first":
+            inside.set()
+            gate.wait()
+
+    replica = await replica_of(kit.Scripted(process))
+    for name in ("first", "second"):
+        replica.open(request(name))
+        replica.push(name, 0)
+        replica.end_input(name)
+    await inside.wait()
+    gate.open()
+    reports = await reports_until(Released, replica, 2)
+    assert [type(report) for report in reports if report.request_id == "first"] == [Consumed, Done, Released]
+    assert [report.request_id for report in reports if isinstance(report, Done)] == ["first", "second"]
+    assert reports.index(next(report for report in reports if report.request_id == "second")) == 3
+
+
 async def test_an_abort_is_released_while_another_request_has_the_only_slot(kit: Any, replica_of: Any) -> None:
     """Both of one with a piece that waits, and of one that has not begun."""
     answers: list[bool] = []
