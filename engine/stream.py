@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -95,6 +95,7 @@ class Stream:
         self._exhausted = False
         self._reader: asyncio.Future[None] | None = None
         """What the reader waits on, while it waits."""
+        self._notify: Callable[[], None] | None = None
 
     # -- reader --------------------------------------------------------------------------------------------------------
 
@@ -102,21 +103,35 @@ class Stream:
         return self
 
     async def __anext__(self) -> Delta:
-        while True:
-            if self._pending:
-                return self._take()
-            if self._finished is not None:
-                if self._exhausted:
-                    raise StopAsyncIteration
-                self._exhausted = True
-                if not self._aborted:
-                    self._owner.read_out()
-                return self._finished
+        while (delta := self.take()) is None:
+            if self._exhausted:
+                raise StopAsyncIteration
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
+        return delta
+
+    def take(self) -> Delta | None:
+        """The next delta if there is one; None: not yet, or none after ``Finished``."""
+        if self._pending:
+            return self._take()
+        if self._finished is None or self._exhausted:
+            return None
+        self._exhausted = True
+        if not self._aborted:
+            self._owner.read_out()
+        return self._finished
+
+    def on_delta(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` whenever there is something to take: now, if there is something already.
+
+        It is called in the middle of the orchestrator's work, and may do no more than remember it.
+        """
+        self._notify = notify
+        if self._pending or self._finished is not None:
+            notify()
 
     async def __aenter__(self) -> Stream:
         return self
@@ -189,6 +204,8 @@ class Stream:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
+        if self._notify is not None:
+            self._notify()
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 

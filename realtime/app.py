@@ -16,7 +16,15 @@ from starlette.routing import Route, WebSocketRoute
 
 from duologue.realtime import metrics
 from duologue.realtime.auth import ApiKeys, KeyMiddleware
-from duologue.realtime.call_routes import accept_call, create_call, hang_up_call, refer_call, reject_call
+from duologue.realtime.call_routes import (
+    accept_call,
+    create_beta_call,
+    create_call,
+    hang_up_call,
+    refer_call,
+    reject_call,
+    rejoin_call,
+)
 from duologue.realtime.cors import CallCors
 from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
 from duologue.realtime.gateway import Gateway
@@ -27,12 +35,13 @@ from duologue.realtime.secret_routes import (
     create_transcription_session,
     create_translation_secret,
 )
+from duologue.realtime.telephony import endpoint as telephony
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = ("/health",)
-"""Paths that need no key: a load balancer's probe has none."""
+OPEN_PATHS = ("/health", telephony.PATH)
+"""Paths that need no key: a load balancer's probe has none, and a telephony provider brings it in a message."""
 
 
 def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
@@ -52,9 +61,11 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             Route("/v1/realtime/calls/{call_id}/reject", reject_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/hangup", hang_up_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/refer", refer_call, methods=["POST"]),
-            Route("/v1/realtime", create_call, methods=["POST"]),
+            Route("/v1/realtime/calls/{call_id}/rejoin", rejoin_call, methods=["POST"]),
+            Route("/v1/realtime", create_beta_call, methods=["POST"]),
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
+            WebSocketRoute(telephony.PATH, telephony.media_stream_endpoint),
         ],
         middleware=[
             Middleware(CallCors),
@@ -63,12 +74,14 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
                 keys=keys,
                 secrets=gateway.secrets,
                 resumables=gateway.resumables,
+                opens_call=gateway.opens_call,
                 open_paths=OPEN_PATHS,
             ),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.state.gateway = gateway
+    app.state.keys = keys
     return app
 
 

@@ -7,7 +7,7 @@ A key may come as ``Authorization: Bearer``, as ``X-API-Key``, as the query para
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,6 +27,10 @@ SCOPE_SECRET = "duologue.client_secret"
 """Where in a connection's scope the client secret stands that it came with."""
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
+
+
+OpensCall = Callable[[str, Iterable[str]], bool]
+"""Whether one of the keys offered is the token of a call, given by its id."""
 
 
 class ApiKeys:
@@ -72,12 +76,14 @@ class KeyMiddleware:
         secrets: ClientSecrets,
         resumables: Resumables,
         open_paths: Collection[str] = (),
+        opens_call: OpensCall = lambda call_id, offered: False,
     ) -> None:
         self._app = app
         self._keys = keys
         self._secrets = secrets
         self._resumables = resumables
         self._open_paths = frozenset(open_paths)
+        self._opens_call = opens_call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket") or scope["path"] in self._open_paths:
@@ -90,13 +96,21 @@ class KeyMiddleware:
         # A secret that opens nothing here is refused even where no key is asked for: whoever holds it was to have a
         # session of one configuration, and no more.
         useless = secret is None and scope["path"] in SECRET_PATHS and any(key.startswith(PREFIX) for key in offered)
-        if secret is not None or (self._keys.accept(offered) and not useless) or self._resumes(connection):
+        by_token = self._resumes(connection) or self._rejoins(scope["path"], offered)
+        if secret is not None or (self._keys.accept(offered) and not useless) or by_token:
             return await self._app({**scope, SCOPE_SECRET: secret}, receive, send)
         message = "Incorrect API key provided." if offered else "No API key provided: send 'Authorization: Bearer KEY'."
         response = error_response(401, message, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
         if scope["type"] == "websocket":
             return await WebSocket(scope, receive, send).send_denial_response(response)
         return await response(scope, receive, send)
+
+    def _rejoins(self, path: str, offered: Iterable[str]) -> bool:
+        """Whether a request shows the token of the call that it wants to join again."""
+        match path.split("/"):
+            case ["", "v1", "realtime", "calls", call_id, "rejoin"]:
+                return self._opens_call(call_id, offered)
+        return False
 
     def _resumes(self, connection: HTTPConnection) -> bool:
         """Whether a connection shows the token of a session that waits for it: the session outlives its secret."""

@@ -8,10 +8,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duologue.realtime import handshake, metrics
 from duologue.realtime.bodies import json_body, refused
 from duologue.realtime.calls import Incoming, LiveSession
+from duologue.realtime.cors import REJOIN_HEADER
+from duologue.realtime.dialects import BETA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
+from duologue.realtime.offer_body import SDP, read_offer
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
 
@@ -30,9 +34,44 @@ class Referral(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def create_call(request: Request) -> Response:
-    """Where a WebRTC offer goes."""
-    message = "This server has no WebRTC transport; connect a WebSocket to /v1/realtime instead."
-    return error_response(501, message, "duologue.unsupported_transport")
+    """A WebRTC offer: raw SDP, or a form with ``sdp`` and ``session``. 201 with the answer, and where the call is."""
+    return await _place(request, handshake.dialect(request))
+
+
+async def create_beta_call(request: Request) -> Response:
+    """The same at the path of the beta, in its dialect."""
+    return await _place(request, BETA)
+
+
+async def rejoin_call(request: Request) -> Response:
+    """An extension: the offer of a new peer connection to a call in progress. 200 with the answer."""
+    gateway = _gateway(request)
+    try:
+        if (closed := gateway.closed()) is not None:
+            raise closed
+        offer, session = await read_offer(request)
+        if session:
+            raise ProtocolError("invalid_value", "The session has begun; change it with 'session.update'.", "session")
+        answer = await gateway.desk().rejoin(request.path_params["call_id"], offer)
+    except ProtocolError as error:
+        return _refused(error)
+    return Response(answer, media_type=SDP)
+
+
+async def _place(request: Request, dialect: Dialect) -> Response:
+    gateway = _gateway(request)
+    try:
+        if (refusal := gateway.refusal()) is not None:
+            raise refusal
+        desk = gateway.desk()
+        offer, session = await read_offer(request)
+        model, opening = handshake.call(request, gateway, session)
+        placed = await desk.place(offer, model, opening, dialect)
+    except ProtocolError as error:
+        metrics.connections_refused.labels(reason=error.code).inc()
+        return _refused(error)
+    headers = {"Location": f"/v1/realtime/calls/{placed.call_id}", REJOIN_HEADER: placed.token}
+    return Response(placed.answer, status_code=201, media_type=SDP, headers=headers)
 
 
 async def accept_call(request: Request) -> Response:
@@ -75,14 +114,21 @@ async def hang_up_call(request: Request) -> Response:
 
 
 async def refer_call(request: Request) -> Response:
-    """Pass a call on. That is a SIP request, and SIP is spoken by whatever stands before this server."""
+    """Pass a call on. With SIP that is for whatever stands before this server; a telephone call's is asked for at the
+    operator's callback URL."""
     try:
-        _call(request)
-        await json_body(request, Referral)
+        call = _call(request)
+        body: Referral = await json_body(request, Referral)
     except ProtocolError as error:
         return _refused(error)
-    message = "Calls are passed on by SIP, which this server does not speak; let the SIP gateway before it do so."
-    return error_response(501, message, "duologue.unsupported_transport")
+    if not isinstance(call, LiveSession) or call.refer is None:
+        message = "Calls are passed on by SIP, which this server does not speak; let the SIP gateway before it do so."
+        return error_response(501, message, "duologue.unsupported_transport")
+    if not await call.refer(body.target_uri):
+        return error_response(
+            502, "The call was not passed on: the callback URL did not agree.", "duologue.not_referred"
+        )
+    return Response(status_code=200)
 
 
 def _gateway(request: Request) -> Gateway:
@@ -101,5 +147,11 @@ def _ringing(call: LiveSession | Incoming) -> Incoming:
 
 
 def _refused(error: ProtocolError) -> Response:
-    status = {"call_id_not_found": 404, "duologue.call_in_progress": 409}.get(error.code)
+    status = {
+        "call_id_not_found": 404,
+        "duologue.call_in_progress": 409,
+        "duologue.unsupported_transport": 501,
+        "duologue.unsupported_intent": 400,
+        "unsupported_media_type": 415,
+    }.get(error.code)
     return refused(error, status)

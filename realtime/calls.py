@@ -6,6 +6,7 @@ transport files its calls under ``rtc_...`` ids.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +32,8 @@ class LiveSession:
 
     transport: SharedTransport
     handle: SessionHandle
+    refer: Callable[[str], Awaitable[bool]] | None = None
+    """Passes the call on to a ``tel:`` or ``sip:`` address and says whether that was done; None: nobody can."""
 
 
 class Calls:

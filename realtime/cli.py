@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, Speculation, StageOverrides, overrides_of
+from duologue.realtime.webrtc_options import AdvertiseAddress, IceServers, UdpPorts, WebRtcOptions
 
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
@@ -97,6 +98,9 @@ def serve(
     log_traces: Annotated[
         bool, typer.Option("--log-traces", help="Log where the time of each request went (see 'duologue trace').")
     ] = False,
+    advertise_address: AdvertiseAddress = None,
+    udp_ports: UdpPorts = None,
+    ice_server: IceServers = None,
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
     from duologue.engine.deploy import DeployError
@@ -107,7 +111,10 @@ def serve(
         raise fail("--api-key is empty; leave it out to let everybody in.")
     try:
         over = overrides_of(model, stage_overrides, async_chunk, speculation)
-        run(ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over, log_traces))
+        webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or ())
+        run(
+            ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over, log_traces, webrtc=webrtc)
+        )
     except (StartError, DeployError) as error:
         raise fail(error) from None
 

@@ -7,6 +7,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 PATHS = ("/v1/realtime/calls", "/v1/realtime")
 HEADERS = ("authorization", "content-type", "openai-beta", "x-openai-agents-sdk")
+REJOIN_HEADER = "x-duologue-rejoin"
+"""Where the answer to an offer has the token with which a new peer connection joins the same call."""
 
 
 class CallCors:
@@ -15,9 +17,13 @@ class CallCors:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._cross_origin = CORSMiddleware(
-            app, allow_origins=["*"], allow_methods=["POST"], allow_headers=HEADERS, expose_headers=["Location"]
+            app,
+            allow_origins=["*"],
+            allow_methods=["POST"],
+            allow_headers=HEADERS,
+            expose_headers=["Location", REJOIN_HEADER],
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offered = scope["type"] == "http" and scope["path"] in PATHS
+        offered = scope["type"] == "http" and (scope["path"] in PATHS or scope["path"].endswith("/rejoin"))
         await (self._cross_origin if offered else self._app)(scope, receive, send)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from duologue.engine.deploy.config import DuplexSession
+from duologue.engine.deploy.config import DeployConfig, TelephonyDeploy, WebRtcDeploy
 from duologue.engine.engine import EngineHealth
 from duologue.engine.pipeline import PipelineConfig
 from duologue.realtime.calls import Calls
@@ -17,7 +17,11 @@ from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
+from duologue.sessions.media import Media
 from duologue.sessions.translation_events import TranslationSession
+
+if TYPE_CHECKING:
+    from duologue.realtime.webrtc.desk import CallDesk
 
 
 class EngineView(Protocol):
@@ -46,6 +50,7 @@ class Sessions(Protocol):
         model: str | None,
         opening: Opening = ...,
         on_begin: Callable[[SessionHandle], None] = ...,
+        media: Media | None = ...,
     ) -> None: ...
 
 
@@ -57,11 +62,15 @@ class EdgeSettings:
     resume_window_s: float = 30.0
     """How long a session waits for a client whose connection broke, if the client asked for it; 0: not at all."""
 
+    webrtc: WebRtcDeploy = field(default_factory=WebRtcDeploy)
+    telephony: TelephonyDeploy = field(default_factory=TelephonyDeploy)
+
     @classmethod
-    def of(cls, duplex: DuplexSession) -> EdgeSettings:
+    def of(cls, deploy: DeployConfig) -> EdgeSettings:
         """The settings of a deploy file."""
+        duplex = deploy.duplex_session
         bounds = QueueBounds(duplex.output_buffer_events, duplex.output_buffer_bytes)
-        return cls(bounds, duplex.resume_window_s)
+        return cls(bounds, duplex.resume_window_s, deploy.webrtc, deploy.telephony)
 
 
 class Gateway:
@@ -76,10 +85,33 @@ class Gateway:
         self.calls = Calls()
         self.resumables = Resumables()
         self._sessions: Sessions | None = None
+        self._desk: CallDesk | None = None
 
     def open(self, sessions: Sessions) -> None:
         """The models are loaded: let sessions in."""
         self._sessions = sessions
+
+    def desk(self) -> CallDesk:
+        """Where WebRTC calls are placed. Raises ``ProtocolError`` where that is not installed."""
+        if self._desk is None:
+            try:
+                from duologue.realtime.webrtc.desk import CallDesk
+            except ModuleNotFoundError as error:
+                message = (
+                    f"This server has no WebRTC transport ({error.name} is missing): pip install 'duologue[webrtc]'."
+                )
+                raise ProtocolError("duologue.unsupported_transport", message) from error
+            self._desk = CallDesk(self)
+        return self._desk
+
+    def opens_call(self, call_id: str, offered: Iterable[str]) -> bool:
+        """Whether one of the keys offered lets a new peer connection join that call."""
+        return self._desk is not None and self._desk.opens(call_id, offered)
+
+    async def close(self) -> None:
+        """End what outlives a request: the calls."""
+        if self._desk is not None:
+            await self._desk.close()
 
     @property
     def sessions(self) -> Sessions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.requests import HTTPConnection
 
@@ -12,6 +12,7 @@ from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.resume import EXTENSION
+from duologue.sessions.config import deep_merge
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
 
@@ -49,7 +50,7 @@ def dialect(connection: HTTPConnection) -> Dialect:
     """The dialect that the handshake asks for."""
     beta = (
         "realtime=v1" in connection.headers.get("openai-beta", "")
-        or "openai-beta.realtime-v1" in connection.scope["subprotocols"]
+        or "openai-beta.realtime-v1" in connection.scope.get("subprotocols", ())
         or connection.query_params.get("dialect") == "beta"
     )
     return BETA if beta else GA
@@ -90,6 +91,22 @@ def _session(connection: HTTPConnection, gateway: Gateway) -> tuple[str | None, 
     if model is not None:
         _served(gateway, "transcription_models", model)
     return model, Opening(type="transcription")
+
+
+def call(connection: HTTPConnection, gateway: Gateway, session: dict[str, Any]) -> tuple[str | None, Opening]:
+    """What an offer asks for: the session of the key, or of the URL, with ``session`` laid over it.
+
+    Raises ``ProtocolError``.
+    """
+    model, opening = _session(connection, gateway)
+    kind = session.get("type", opening.type)
+    if kind not in (None, "realtime", "transcription") or (opening.type is not None and kind != opening.type):
+        message = f"Invalid value for 'session.type': '{kind}'. Expected: {opening.type or 'realtime, transcription'}."
+        raise ProtocolError("invalid_value", message, "session.type")
+    named = session.get("model")
+    if model is not None and isinstance(named, str) and _served(gateway, "models", named) != model:
+        raise ProtocolError("invalid_value", f"The URL names the model '{model}'.", "session.model")
+    return model, Opening(type=kind, config=deep_merge(opening.config, session))
 
 
 def translation(connection: HTTPConnection, gateway: Gateway) -> tuple[str | None, Opening]:

@@ -6,4 +6,8 @@ from prometheus_client import Counter, Gauge
 
 connections_refused = Counter("duologue_connections_refused", "Realtime connections refused, by reason", ["reason"])
 invalid_events = Counter("duologue_invalid_events", "Client events refused by the wire format, by code", ["code"])
+oversize_events = Counter(
+    "duologue_oversize_events", "Events too large for the data channel of a call, by type", ["type"]
+)
+calls_ended = Counter("duologue_calls_ended", "Peer connections of calls that are over, by reason", ["reason"])
 event_loop_tasks = Gauge("duologue_event_loop_tasks", "Tasks on the event loop, that of this look included")

@@ -3,7 +3,7 @@
 The machine decides, the actor carries out. Everything that happens to a session passes through the mailbox, and what is
 in it is handled at once, by whoever put it there, one event after the other: a task for each of fifty events a second
 and session would cost more than the events. Only what has to wait has a task: the reader, the writer for a peer that is
-slow, the streams of the engine, and input that comes faster than voice activity can follow. Every task lives in one
+slow, calls of tools, and input that comes faster than voice activity can follow. Every task lives in one
 task group and dies with it.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
@@ -26,18 +27,24 @@ from duologue.sessions.effects import (
     AudioSent,
     CallTool,
     CloseSession,
+    Dialled,
     DropAudio,
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    FinishPlaying,
     GoOn,
     HangUp,
     Input,
     ListTools,
     McpEndpoint,
+    MediaAudio,
     OpenRequest,
+    Play,
+    PlayoutReport,
     Send,
     Shutdown,
+    StopPlaying,
     StopVoiceActivity,
     Tick,
     ToolAnswered,
@@ -45,6 +52,7 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
+from duologue.sessions.media import Media
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
@@ -53,6 +61,8 @@ from duologue.sessions.translation_events import TranslationSession
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
+MAX_UNHEARD_BYTES = 30 * 2 * 24_000
+"""Sound of a media track that may wait for a session that is busy: 30 s."""
 
 
 class Transport(Protocol):
@@ -185,8 +195,12 @@ class SessionActor:
         clock: Callable[[], float],
         output_buffer_bytes: int,
         tool_servers: ToolServers | None = None,
+        media: Media | None = None,
     ) -> None:
+        """``media``: by what sound comes and goes, if not inside events."""
         self._machine = machine
+        self._media = media
+        self._unheard = b""
         self._engine = engine
         self._transport = transport
         self._clock = clock
@@ -200,14 +214,13 @@ class SessionActor:
         """Fails with what the machine, or carrying out its effects, has raised."""
         self._outbox = Outbox()
         self._outbox_filled = asyncio.Event()
-        self._outbox_roomy = asyncio.Event()
-        self._outbox_roomy.set()
-        self._outbox_noted = False
-        """Whether either of the two says something else than of an empty outbox."""
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
         self._streams: dict[str, Stream] = {}
+        self._readable: dict[str, Stream] = {}
+        """Those of the streams that have something to take."""
+        self._drain_due = False
         self._tool_servers = tool_servers
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
@@ -254,6 +267,22 @@ class SessionActor:
     def hang_up(self) -> None:
         self._mailbox.post(HangUp())
 
+    # -- MediaListener -------------------------------------------------------------------------------------------------
+
+    def hear(self, pcm: bytes) -> None:
+        if self._mailbox.full():  # a track does not wait: what comes meanwhile is joined, the newest is kept
+            self._unheard = (self._unheard + pcm)[-MAX_UNHEARD_BYTES:]
+            return
+        if self._unheard:
+            pcm, self._unheard = self._unheard + pcm, b""
+        self._mailbox.post(MediaAudio(pcm))
+
+    def dialled(self, digit: str, received_at: float) -> None:
+        self._mailbox.post(Dialled(digit, received_at))
+
+    def playout(self, report: PlayoutReport) -> None:
+        self._mailbox.post(report)
+
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -275,6 +304,8 @@ class SessionActor:
         self._mailbox.post(event)
 
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
+        if self._media is not None:
+            self._media.attach(self)
         self._perform(self._machine.start())
         self._run_on()
         await fault
@@ -297,15 +328,6 @@ class SessionActor:
                 await self._transport.close(self._closing.code, self._closing.reason)
                 raise _SessionOver
 
-    async def _pump(self, request_id: str, stream: Stream) -> None:
-        try:
-            async for delta in stream:
-                if not self._outbox_roomy.is_set():
-                    await self._outbox_roomy.wait()
-                await self._mailbox.put(EngineOutput(request_id, delta, stream.usage))
-        finally:
-            self._abort(request_id)
-
     # -- events --------------------------------------------------------------------------------------------------------
 
     def _run_on(self) -> None:
@@ -327,8 +349,10 @@ class SessionActor:
             self._fault.set_exception(error)
         finally:
             self._running = False
-        if self._outbox.slots or self._outbox_noted or self._closing is not None:
+        if self._outbox.slots or self._outbox_filled.is_set() or self._closing is not None:
             self._note_outbox()
+        if self._readable and not self._drain_due and self._has_room:
+            self._drain_soon()
 
     def _write_now(self) -> bool:
         """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
@@ -341,6 +365,40 @@ class SessionActor:
         self._report_sent(batch)
         return True
 
+    # -- streams of the engine -----------------------------------------------------------------------------------------
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether more output may be taken from the engine. While not, the streams merge theirs, and then wait."""
+        unplayed = 0 if self._media is None else self._media.queued_bytes
+        return self._outbox.audio_bytes + unplayed < self._output_buffer_bytes and not self._mailbox.full()
+
+    def _note_delta(self, request_id: str, stream: Stream) -> None:
+        """Called by a stream in the middle of the orchestrator's work: the session's own comes after it."""
+        if request_id in self._streams:
+            self._readable[request_id] = stream
+            self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        if not self._drain_due:
+            self._drain_due = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        """Hand on what the streams have, one delta of each in turn."""
+        readable = self._readable
+        while readable and self._has_room:
+            request_id = next(iter(readable))
+            stream = readable.pop(request_id)
+            delta = stream.take()
+            if delta is None:
+                continue
+            readable[request_id] = stream
+            self._mailbox.post(EngineOutput(request_id, delta, stream.usage))
+            if type(delta) is Finished:
+                self._abort(request_id)
+        self._drain_due = False
+
     # -- effects -------------------------------------------------------------------------------------------------------
 
     def _perform(self, effects: Sequence[Effect]) -> None:
@@ -349,6 +407,8 @@ class SessionActor:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
                     self._meter.sent(event, self._clock())
+                case Play() | FinishPlaying() | StopPlaying():
+                    self._play(effect)
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
                 case FeedVoiceActivity():
@@ -373,15 +433,24 @@ class SessionActor:
                 case CloseSession():
                     self._closing = effect
 
+    def _play(self, effect: Play | FinishPlaying | StopPlaying) -> None:
+        assert self._media is not None  # only a machine with a media clock asks for this
+        match effect:
+            case Play(response_id=response_id, item_id=item_id, pcm=pcm):
+                self._media.play(response_id, item_id, pcm)
+            case FinishPlaying(response_id=response_id):
+                self._media.finish(response_id)
+            case StopPlaying():
+                self._media.clear()
+
     def _open(self, request: EngineRequest) -> None:
-        assert self._tasks is not None
         try:
             stream = self._engine.open(request)
         except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
         self._streams[request.request_id] = stream
-        self._tasks.create_task(self._pump(request.request_id, stream), name=f"session-pump-{request.request_id}")
+        stream.on_delta(partial(self._note_delta, request.request_id, stream))
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
         """Forget a request; what of it still runs is aborted. Harmless for one that has ended or is unknown.
@@ -390,6 +459,7 @@ class SessionActor:
         """
         stream = self._streams.pop(request_id, None)
         if stream is not None:
+            self._readable.pop(request_id, None)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:
@@ -454,15 +524,11 @@ class SessionActor:
                 self._perform(self._machine.handle(sent, self._clock()))
 
     def _note_outbox(self) -> None:
-        """Wake the writer, and who waits for it."""
-        filled = (bool(self._outbox.slots) and not self._writing) or self._closing is not None
-        roomy = self._outbox.audio_bytes < self._output_buffer_bytes
-        for event, state in ((self._outbox_filled, filled), (self._outbox_roomy, roomy)):
-            if state:
-                event.set()
-            else:
-                event.clear()
-        self._outbox_noted = filled or not roomy
+        """Wake the writer if there is something for it."""
+        if (self._outbox.slots and not self._writing) or self._closing is not None:
+            self._outbox_filled.set()
+        else:
+            self._outbox_filled.clear()
 
     def _set_timer(self) -> None:
         deadline = self._machine.deadline
@@ -477,6 +543,8 @@ class SessionActor:
         self._mailbox.post(Tick())
 
     def _release(self) -> None:
+        if self._media is not None:
+            self._media.attach(None)
         if self._direct is not None:
             self._direct.deliver_to(None)
         if self._timer is not None:

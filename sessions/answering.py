@@ -170,6 +170,8 @@ class Answering:
         if entry.recording is not None:
             del entry.recording.pcm[heard * 2 :]
         core.emit(events.ItemTruncated, item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
+        if core.ledger.unsent(item_id):
+            self.responses.media.stop(now)
 
     def deleted(self, item_id: str, now: float) -> None:
         """An item has left the conversation."""

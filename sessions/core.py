@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
-from duologue.codecs.wire_audio import WireDecoder
+from duologue.codecs.wire_audio import Encoding, WireDecoder
 from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
@@ -29,7 +29,7 @@ from duologue.sessions.items import (
 )
 from duologue.sessions.mcp.catalogue import ToolCatalogue
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
-from duologue.sessions.playout import PlayoutLedger
+from duologue.sessions.playout import PlayoutLedger, ReportedLedger
 from duologue.sessions.stored_prompts import PromptTemplate
 
 IdFactory = Callable[[str], str]
@@ -55,6 +55,8 @@ class SessionContext:
     """What cleans the input of a session that asks for ``noise_reduction``."""
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
+    media_clock: bool = False
+    """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
     """Whether there is room for work that may be thrown away; asked at every pause."""
     prepares: bool = False
@@ -68,7 +70,7 @@ class SessionCore:
     session: AnySession
     context: SessionContext
     conversation: Conversation = field(init=False)
-    ledger: PlayoutLedger = field(default_factory=PlayoutLedger)
+    ledger: PlayoutLedger = field(init=False)
     effects: list[Effect] = field(default_factory=list)
     postponed: list[Signal] = field(default_factory=list)
     """What the core tells itself, once it has done with the event in hand."""
@@ -78,7 +80,13 @@ class SessionCore:
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits)
+        self.ledger = ReportedLedger() if self.context.media_clock else PlayoutLedger()
         self.conversation_id = conversation_id(self.session.id)
+
+    @property
+    def input_encoding(self) -> Encoding:
+        """How the user's sound comes in, whatever the session calls its format: a media track is decoded already."""
+        return "pcm" if self.context.media_clock else encoding(self.session.audio.input.format)
 
     @property
     def responds(self) -> bool:

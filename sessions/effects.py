@@ -41,10 +41,44 @@ class EngineOutput(Signal, frozen=True):
 
 
 class AudioSent(Signal, frozen=True):
-    """The transport has written sound of an item: ``samples`` at 24 kHz."""
+    """Sound of an item has left, ``samples`` at 24 kHz: the transport has written it, or a media track played it."""
 
     item_id: str
     samples: int
+
+
+class MediaAudio(Signal, frozen=True):
+    """Sound of the user that came over a media track: mono PCM16 at 24 kHz."""
+
+    pcm: bytes
+
+
+class Dialled(Signal, frozen=True):
+    """The user has pressed a key of the telephone, at ``received_at`` (seconds since 1970)."""
+
+    digit: str
+    received_at: float
+
+
+class PlayoutStarted(Signal, frozen=True):
+    """A media track begins to play a response."""
+
+    response_id: str
+
+
+class PlayoutStopped(Signal, frozen=True):
+    """All of a response has been played that there was."""
+
+    response_id: str
+
+
+class PlayoutCleared(Signal, frozen=True):
+    """The rest of a response will not be played (:class:`StopPlaying`)."""
+
+    response_id: str
+
+
+PlayoutReport = AudioSent | PlayoutStarted | PlayoutStopped | PlayoutCleared
 
 
 class Tick(Signal, frozen=True):
@@ -85,6 +119,24 @@ class Send(Effect, frozen=True):
 
     event: ServerEvent
     samples: int = 0
+
+
+class Play(Effect, frozen=True):
+    """Put sound of an item on the media track: mono PCM16 at 24 kHz. What is heard of it comes back as reports."""
+
+    response_id: str
+    item_id: str
+    pcm: bytes
+
+
+class FinishPlaying(Effect, frozen=True):
+    """Nothing more of a response will be played than what has been handed over."""
+
+    response_id: str
+
+
+class StopPlaying(Effect, frozen=True):
+    """Be silent: drop what the media track has not played."""
 
 
 class DropAudio(Effect, frozen=True):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duologue.sessions import server_events as events
-from duologue.sessions.config import encoding
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
@@ -64,7 +63,7 @@ class Listening:
     def __init__(self, core: SessionCore, listener: TurnListener) -> None:
         self._core = core
         self._listener = listener
-        self._timeline = InputTimeline(encoding(core.session.audio.input.format))
+        self._timeline = InputTimeline(core.input_encoding)
         self._turn: UserTurn | None = None
         self._policy: SilencePolicy | None = None
         self._stream = 0
@@ -82,7 +81,7 @@ class Listening:
     def settings_changed(self, *, detection_changed: bool) -> None:
         """Follow the session's input format, noise reduction and turn detection."""
         session_input = self._core.session.audio.input
-        rate_changed = self._timeline.change_encoding(encoding(session_input.format))
+        rate_changed = self._timeline.change_encoding(self._core.input_encoding)
         self._follow_noise_reduction(rate_changed)
         if rate_changed:
             self._restart_stream()
@@ -110,6 +109,13 @@ class Listening:
             self.append_from(data, 0)
         else:
             self._feed(self._timeline.append(data))
+
+    def hear(self, pcm: bytes) -> None:
+        """Sound from a media track: it comes whether it is wanted or not, so only the newest is kept."""
+        self._feed(self._timeline.append(pcm))
+        if self._policy is None:
+            kept = int(self._core.context.limits.max_manual_buffer_s * TICKS_PER_SECOND)
+            self._timeline.drop_before(self._timeline.end - kept)
 
     def append_from(self, data: bytes, offset: int) -> None:
         """The next piece of an append from ``offset`` on; the rest comes back."""

@@ -30,11 +30,17 @@ from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.effects import (
     AudioSent,
     CloseSession,
+    Dialled,
     Effect,
     EngineOutput,
     HangUp,
     Input,
+    MediaAudio,
     MoreAudio,
+    PlayoutCleared,
+    PlayoutStarted,
+    PlayoutStopped,
+    Send,
     Shutdown,
     Tick,
     ToolAnswered,
@@ -50,6 +56,7 @@ from duologue.sessions.updating import Bound, SettingsUpdates
 
 HUNG_UP = "The session was ended."
 NORMAL, GOING_AWAY = 1000, 1001
+FROM_CLIENT = (client.ClientEvent, client.InvalidEvent)
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -98,8 +105,10 @@ class ConversationMachine:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
-        if not self._closed:
-            if isinstance(event, client.ClientEvent | client.InvalidEvent):
+        if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it
+            self._core.ledger.sent(event.item_id, event.samples, now)
+        elif not self._closed:
+            if isinstance(event, FROM_CLIENT):
                 self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
@@ -110,12 +119,16 @@ class ConversationMachine:
             self._answer_decisions(now)
             if self._waiting is not None and not self._closed:
                 self._stop_waiting(self._waiting, now)
-            self._close_when_drained()
+            self._close_when_drained(now)
         return self._core.take_effects()
 
     def _dispatch(self, event: Input, now: float) -> None:
         match event:
+            case MediaAudio(pcm=pcm):
+                self._lifetime.heard(now)
+                self._listening.hear(pcm)
             case client.InputAudioAppend(audio=audio):
+                self._refuse_on_media("input_audio_buffer.append")
                 self._listening.append(audio)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
@@ -123,8 +136,11 @@ class ConversationMachine:
                 self._listening.voice_activity(stream, probability, now)
             case EngineOutput():
                 self._answering.engine_output(event, now)
-            case AudioSent(item_id=item_id, samples=samples):
-                self._core.ledger.sent(item_id, samples, now)
+            case Dialled(digit=digit, received_at=received_at):
+                self._lifetime.heard(now)
+                self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
+            case PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
+                self._answering.responses.media.report(event)
             case ToolAnswered():
                 self._answering.responses.tool_answered(event, now)
             case ToolsListed():
@@ -151,10 +167,7 @@ class ConversationMachine:
             case client.ResponseCancel(response_id=response_id):
                 self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
-                message = (
-                    "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
-                )
-                raise ProtocolError("invalid_event", message, "type")
+                self._clear_output(now)
             case client.InvalidEvent(error=error):
                 raise error
             case Tick():
@@ -164,6 +177,17 @@ class ConversationMachine:
             case HangUp():
                 self._answering.responses.end_all(Outcome("cancelled", "client_cancelled"), now)
                 self._close(HUNG_UP, NORMAL)
+
+    def _refuse_on_media(self, kind: str) -> None:
+        if self._core.context.media_clock:
+            message = f"'{kind}' is for WebSocket; in a call the sound comes over the audio track."
+            raise ProtocolError("invalid_event", message, "type")
+
+    def _clear_output(self, now: float) -> None:
+        if not self._core.context.media_clock:
+            message = "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
+            raise ProtocolError("invalid_event", message, "type")
+        self._answering.responses.media.stop(now)
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
@@ -257,9 +281,11 @@ class ConversationMachine:
             self._listening.commit_silence(silent_s)
             self._answering.create(response_overrides(UNSET), now)
 
-    def _close_when_drained(self) -> None:
+    def _close_when_drained(self, now: float) -> None:
+        if not self._shutting_down or self._closed:
+            return
         drained = not self._answering.working and self._waiting is None
-        if self._shutting_down and drained and not self._closed:
+        if drained and not self._answering.responses.media.plays(now):
             self._close("The server is shutting down.")
 
     def _close(self, reason: str, code: int = GOING_AWAY) -> None:

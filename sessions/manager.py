@@ -33,6 +33,7 @@ from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
+from duologue.sessions.media import Media
 from duologue.sessions.speculation import affordable
 from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.translation import INSTRUCTIONS, TranslationMachine, TranslationSettings, configured
@@ -161,14 +162,16 @@ class SessionManager:
         model: str | None,
         opening: Opening = Opening(),
         on_begin: Callable[[SessionHandle], None] = lambda handle: None,
+        media: Media | None = None,
     ) -> None:
         """Run one session until it is over. ``model`` is what the URL names, if anything; ``on_begin`` gets the
-        session's handle once it is admitted.
+        session's handle once it is admitted; ``media``: by what sound comes and goes, if not inside events.
 
         Raises ``CapacityError``, or ``ProtocolError`` for an unknown model or a configuration that does not hold.
         """
         self._admit()
-        await self._run(self._new_machine(model, opening), transport, on_begin)
+        machine = self._new_machine(model, opening, media_clock=media is not None)
+        await self._run(machine, transport, on_begin, media)
 
     async def translate(self, transport: Transport, model: str | None, opening: Opening = Opening()) -> None:
         """Run one translation session until it is over. Raises as :meth:`serve` does."""
@@ -183,7 +186,11 @@ class SessionManager:
             raise CapacityError(f"The server is at its capacity of {self._settings.max_sessions} sessions.")
 
     async def _run(
-        self, machine: Machine, transport: Transport, on_begin: Callable[[SessionHandle], None] = lambda handle: None
+        self,
+        machine: Machine,
+        transport: Transport,
+        on_begin: Callable[[SessionHandle], None] = lambda handle: None,
+        media: Media | None = None,
     ) -> None:
         actor = SessionActor(
             machine,
@@ -192,6 +199,7 @@ class SessionManager:
             clock=self._clock,
             output_buffer_bytes=self._settings.output_buffer_bytes,
             tool_servers=self._tool_servers(self._settings.mcp) if self._tool_servers is not None else None,
+            media=media,
         )
         task = asyncio.current_task()
         assert task is not None
@@ -247,12 +255,12 @@ class SessionManager:
         )
         return configured(session, opening.config, self._context())
 
-    def _new_machine(self, model: str | None, opening: Opening) -> ConversationMachine:
+    def _new_machine(self, model: str | None, opening: Opening, *, media_clock: bool = False) -> ConversationMachine:
         session = self.configure(model, opening)
         bound = Bound(type=opening.type is not None, model=model is not None or "model" in opening.config)
-        return ConversationMachine(session, self._context(), self._clock(), bound)
+        return ConversationMachine(session, self._context(media_clock), self._clock(), bound)
 
-    def _context(self) -> SessionContext:
+    def _context(self, media_clock: bool = False) -> SessionContext:
         settings = self._settings
         return SessionContext(
             names=settings.names,
@@ -265,6 +273,7 @@ class SessionManager:
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
             prepares=settings.speculate,
+            media_clock=media_clock,
             may_speculate=self._may_speculate,
         )
 

@@ -39,7 +39,7 @@ class SessionMeter:
     def sent(self, event: ServerEvent, now: float) -> None:
         """An event was queued for the client at ``now``, in seconds of the session's clock."""
         match event:
-            case events.OutputAudioDelta():
+            case events.OutputAudioDelta() | events.OutputAudioStarted():
                 if self._stopped is not None:
                     speech_stopped_to_first_audio_s.observe(now - self._stopped)
                     self._stopped = None

@@ -58,14 +58,15 @@ class Outbox:
         return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
+        kind = type(event)
         if not isinstance(event, DELTAS):
             # An event that is no delta is a barrier: what comes after it stays after it.
             self._open.clear()
             self.slots.append(Outgoing(event, samples))
             return
-        if isinstance(event, SOUNDS):
+        if kind in SOUNDS:
             self.audio_bytes += len(event.delta)
-        key = (type(event), event.elapsed_ms if isinstance(event, Timed) else event.item_id)
+        key = (kind, event.elapsed_ms if isinstance(event, Timed) else event.item_id)
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = Outgoing(event, 0)
@@ -95,7 +96,7 @@ class Outbox:
         count = 0
         for slot in self.slots:
             count += 1
-            if isinstance(slot.event, SOUNDS):
+            if type(slot.event) in SOUNDS:
                 break
         return [slot.joined() for slot in self.slots[:count]]
 
@@ -103,6 +104,6 @@ class Outbox:
         """Remove the first ``count`` events."""
         self._open.clear()
         for slot in self.slots[:count]:
-            if isinstance(slot.event, SOUNDS):
+            if type(slot.event) in SOUNDS:
                 self.audio_bytes -= sum(map(len, slot.pieces))
         del self.slots[:count]

@@ -9,6 +9,7 @@ one before has ended (``benchmarks`` section 0.3). That is also the documented d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
@@ -109,3 +110,25 @@ class PlayoutLedger:
         if was_queued:
             self._queue_ends_at = min(self._queue_ends_at, now)
         return item.cut
+
+
+class ReportedLedger(PlayoutLedger):
+    """The ledger of a session whose sound leaves by a clock of ours (WebRTC): what is reported as sent is played."""
+
+    def sent(self, item_id: str, samples: int, now: float) -> None:
+        """The media track has played ``samples`` more."""
+        if (item := self._items.get(item_id)) is not None:
+            item.sent = min(item.sent + samples, item.projected)
+            item.ends_at = self._queue_ends_at = now
+
+    def unplayed(self, now: float) -> bool:
+        return any(self.unheard())
+
+    def unheard(self) -> Iterator[tuple[str, ItemPlayout]]:
+        """Items of which something is still to be played."""
+        return (
+            (item_id, item) for item_id, item in self._items.items() if item.cut is None and item.sent < item.projected
+        )
+
+    def stop(self, item_id: str) -> None:
+        """What has been generated is played to its end, unless the track is told to stop."""

@@ -29,6 +29,7 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
 from duologue.sessions.mcp.calls import RemoteTools
 from duologue.sessions.mcp.outputs import McpCallOutput
+from duologue.sessions.media_output import MediaOutput
 from duologue.sessions.output_items import CallOutput, MessageOutput
 from duologue.sessions.prompting import chat_messages
 from duologue.sessions.rate_limits import RateLimits
@@ -58,6 +59,7 @@ class Responses:
         self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
         self.remote = RemoteTools(core)
+        self.media = MediaOutput(core)
         self.active: ResponseLifecycle | None = None
         """The one that writes into the conversation."""
         self.voice_used = False
@@ -214,7 +216,11 @@ class Responses:
     # -- what the engine says ------------------------------------------------------------------------------------------
 
     def engine_output(self, output: EngineOutput, now: float) -> None:
-        for response in self._in_progress():
+        active = self.active
+        if active is not None and active.request_id == output.request_id:
+            self._take(active, output, now)
+            return
+        for response in tuple(self._beside.values()):
             if response.request_id == output.request_id:
                 self._take(response, output, now)
 
@@ -230,7 +236,10 @@ class Responses:
                 message, entry = self._message(response)
                 if not response.out_of_band:
                     self._core.ledger.generated(message.id, len(pcm) // 2)
-                message.add_audio(pcm)
+                if self.media.used:
+                    self.media.play(response.id, message.id, pcm)
+                else:
+                    message.add_audio(pcm)
                 self.voice_used = True
                 if entry is not None:
                     entry.words.extend(words)
@@ -367,11 +376,16 @@ class Responses:
 
     def interrupt(self, now: float) -> None:
         """The user speaks: what is unheard stays unheard, and the conversation's response ends."""
-        if self.active is not None or self._core.ledger.unplayed(now):
+        if self.active is None and not self._core.ledger.unplayed(now):
+            return
+        if self.media.used:
+            self.media.silence()
+        else:
             self._core.ledger.interrupt(now)
             self._core.conversation.version += 1
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
+        self.media.truncate(now)
 
     def end_all(self, outcome: Outcome, now: float) -> None:
         """The session ends, and with it whatever is in progress."""
@@ -398,6 +412,7 @@ class Responses:
 
     def _finish(self, response: ResponseLifecycle, outcome: Outcome, now: float) -> None:
         response.finish(outcome)
+        self.media.finish(response.id)
         self._rates.end(response.id, response.usage, now)
         if response.out_of_band:
             del self._beside[response.id]

@@ -212,6 +212,28 @@ class IdleTimeoutTriggered(ServerEvent, frozen=True, tag="input_audio_buffer.tim
     item_id: ItemId
 
 
+class DtmfReceived(ServerEvent, frozen=True, kw_only=True, tag="input_audio_buffer.dtmf_event_received"):
+    """The only event without an id (O3). ``received_at``: seconds since 1970."""
+
+    event_id: UnsetType = UNSET  # type: ignore[assignment]
+    event: str
+    received_at: int
+
+
+class OutputAudioStarted(ServerEvent, frozen=True, tag="output_audio_buffer.started"):
+    """These three: only where the server owns the clock of the playout, over WebRTC."""
+
+    response_id: str
+
+
+class OutputAudioStopped(ServerEvent, frozen=True, tag="output_audio_buffer.stopped"):
+    response_id: str
+
+
+class OutputAudioCleared(ServerEvent, frozen=True, tag="output_audio_buffer.cleared"):
+    response_id: str
+
+
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 

@@ -41,6 +41,48 @@ class DuplexSession(Shape, frozen=True):
     """Whether answers are prepared while a pause of the user may be the end of the turn."""
 
 
+class IceServer(Shape, frozen=True):
+    """A STUN or TURN server (``stun:HOST:PORT``, ``turn:HOST:PORT?transport=udp|tcp``, ``turns:...``)."""
+
+    urls: Annotated[list[Annotated[str, msgspec.Meta(pattern="^(stun|turns?):.+")]], msgspec.Meta(min_length=1)]
+    username: str | None = None
+    credential: str | None = None
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Fields for printing, without the password. ``repr`` uses it as well."""
+        return [("urls", self.urls), ("username", self.username), ("credential", self.credential and "...")]
+
+    def __repr__(self) -> str:
+        return f"IceServer({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+UdpPort = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+
+
+class WebRtcDeploy(Shape, frozen=True):
+    """How the media of WebRTC calls is reached."""
+
+    addresses: list[str] = []
+    """Local addresses that media sockets are bound to; empty: every one that is not loopback."""
+    advertise: str | None = None
+    """Address under which clients reach this host, where a NAT (a container's, a cloud's) maps it port by port."""
+    udp_ports: tuple[UdpPort, UdpPort] | None = None
+    """First and last port for media; a call takes one for each address. None: any that is free."""
+    ice_servers: list[IceServer] = []
+    """The first STUN and the first TURN server are used."""
+    relay_only: bool = False
+    """Whether media goes through the TURN server only."""
+    connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    """After so long without a connection a call is given up."""
+
+
+class TelephonyDeploy(Shape, frozen=True):
+    """Calls over the media streams of a telephony provider."""
+
+    callback_url: Annotated[str, msgspec.Meta(pattern="^https?://.+")] | None = None
+    """Who is told of calls that begin and end, and asked to pass one on (JSON by POST). None: nobody."""
+
+
 class Aliases(Shape, frozen=True):
     """Names that clients may use besides the served ones; the target ``default`` is the first served name."""
 
@@ -135,6 +177,8 @@ class DeployConfig(Shape, frozen=True):
     async_chunk: bool = True
     session_mode: Literal["turn", "duplex"] = "turn"
     duplex_session: DuplexSession = DuplexSession()
+    webrtc: WebRtcDeploy = WebRtcDeploy()
+    telephony: TelephonyDeploy = TelephonyDeploy()
     connectors: dict[str, ConnectorDeploy] = {}
     ray: RayDeploy = RayDeploy()
     stage_init_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0

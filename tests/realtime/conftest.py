@@ -131,6 +131,7 @@ def serve() -> Serve:
             host, port = listener.getsockname()
             yield Edge(gateway, engine, sessions, f"{host}:{port}")
         finally:
+            await gateway.close()
             server.should_exit = True
             await running
             listener.close()

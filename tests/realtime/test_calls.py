@@ -137,7 +137,7 @@ async def test_a_call_that_rings_cannot_be_joined_yet(serve: Any, ringing: Ringi
 
 
 @pytest.mark.parametrize("path", [CALLS, "/v1/realtime?model=gpt-realtime"])
-async def test_an_offer_is_answered_with_501_that_any_page_may_read(serve: Any, path: str) -> None:
+async def test_the_answer_to_an_offer_may_be_read_by_any_page(serve: Any, path: str) -> None:
     async with serve(manager_of(ScriptedEngine()), keys=[KEY]) as edge, edge.http() as http:
         page = {"Origin": "https://app.example"}
         preflight = await http.options(
@@ -153,12 +153,12 @@ async def test_an_offer_is_answered_with_501_that_any_page_may_read(serve: Any, 
         assert "x-openai-agents-sdk" in preflight.headers["access-control-allow-headers"]
         sdp = {"content": "v=0", "headers": {**page, **BEARER, "Content-Type": "application/sdp"}}
         answer = await http.post(path, **sdp)
-        assert (answer.status_code, error_of(answer)["code"]) == (501, "duologue.unsupported_transport")
+        assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_offer")
         assert answer.headers["access-control-allow-origin"] == "*"
-        assert answer.headers["access-control-expose-headers"] == "Location"
+        assert "Location" in answer.headers["access-control-expose-headers"]
         secret = (await http.post("/v1/realtime/client_secrets", headers=BEARER)).json()["value"]
         answer = await http.post(path, content="v=0", headers={**page, "Authorization": f"Bearer {secret}"})
-        assert answer.status_code == 501, "a client secret may place a call"
+        assert answer.status_code == 400, "a client secret may place a call"
         answer = await http.post(path, content="v=0", headers=page)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, "*")
 

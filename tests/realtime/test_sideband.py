@@ -13,7 +13,7 @@ from live_sessions import MESSAGE, close_code, hear, hear_until, manager_of, say
 from scripted_engine import ScriptedEngine
 from session_driver import speech
 
-from duologue.engine.deploy.config import DuplexSession
+from duologue.engine.deploy.config import DeployConfig, DuplexSession
 from duologue.engine.requests import AudioDelta, Finished, TextDelta
 from duologue.realtime.gateway import EdgeSettings
 from duologue.realtime.sideband import MAX_SIDEBANDS, QueueBounds, SharedTransport
@@ -262,4 +262,6 @@ async def test_marks_cannot_be_forged() -> None:
 
 def test_the_deploy_file_sets_the_bounds() -> None:
     duplex = DuplexSession(output_buffer_events=7, output_buffer_bytes=9, resume_window_s=3)
-    assert EdgeSettings.of(duplex) == EdgeSettings(QueueBounds(7, 9), 3)
+    assert EdgeSettings.of(DeployConfig(pipeline="assistant", duplex_session=duplex)) == EdgeSettings(
+        QueueBounds(7, 9), 3
+    )

@@ -114,7 +114,7 @@ async def test_fc_131_a_client_that_reads_nothing_holds_its_own_answer_back_and_
         answer.give(Finished(reason="completed"))
         for _ in range(2000):
             await asyncio.sleep(0)
-        assert answer._deltas.qsize() > pieces // 4, "the engine's stream is not read past the bound"
+        assert len(answer._deltas) > pieces // 4, "the engine's stream is not read past the bound"
         transport.gate.set()
         await transport.until(events.ResponseDone)
     sound = b"".join(event.delta for event in transport.sent if isinstance(event, events.OutputAudioDelta))

@@ -17,14 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 from ordering import slow_reader_problems, violations
 from pictures import data_url, png
-from session_driver import RATE, silence, speech
+from session_driver import FRAME_BYTES, RATE, silence, speech
 from traced import TracedDriver
 
 from duologue.engine.requests import AudioDelta, Converse, Transcribe, Usage, WordSpan
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
-from duologue.sessions.effects import EngineOutput, OpenRequest
+from duologue.sessions.effects import EngineOutput, MediaAudio, OpenRequest
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import (
     FunctionCallItem,
@@ -350,3 +350,74 @@ class AnySession(RuleBasedStateMachine):
 
 TestAnySession = AnySession.TestCase
 TestAnySession.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+
+
+# -- over a media track ------------------------------------------------------------------------------------------------
+
+
+class MediaDriver(TracedDriver):
+    """The user's sound comes over the track, which plays meanwhile."""
+
+    def say(self, *pieces: bytes, chunk_ms: float = 20) -> None:
+        audio = b"".join(pieces)
+        for first in range(0, len(audio), FRAME_BYTES):
+            self.do(MediaAudio(audio[first : first + FRAME_BYTES]))
+            self.listen(20)
+
+    def wait(self, seconds: float) -> None:
+        self.listen(round(seconds * 1000))
+        super().wait(0)
+
+    def read_all(self) -> None:
+        while self.track.queued_bytes:
+            self.listen(20)
+        super().read_all()
+
+
+class AnyCall(AnySession):
+    """Like any session, but that the server owns the clock of the playout."""
+
+    driver: MediaDriver
+
+    @initialize(speculate=st.booleans(), transcription=st.booleans())
+    def begin(self, speculate: bool, transcription: bool) -> None:
+        self.driver = MediaDriver(
+            {"tools": [TOOL]},
+            speculate=speculate,
+            transcription=transcription,
+            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=25, kept_images=2),
+            can_call_tools=True,
+            takes_images=True,
+            gives_logprobs=True,
+            media_clock=True,
+        )
+        self.numbers = itertools.count()
+        self.texts: dict[str, str] = defaultdict(str)
+        self.spoken: dict[str, int] = defaultdict(int)
+        self.samples: dict[str, int] = defaultdict(int)
+        self.word_end: dict[str, int] = {}
+        self.cuts: dict[str, int] = {}
+        self.checked = len(self.driver.effects)
+
+    @rule(ms=st.sampled_from([20, 300, 2000]))
+    def the_track_plays(self, ms: int) -> None:
+        self.driver.listen(ms)
+
+    @rule()
+    def client_clears(self) -> None:
+        self.driver.do(client.OutputAudioClear())
+
+    def _truncate(self, item_id: str, ms: int) -> None:
+        self.driver.do(client.ItemTruncate(item_id=item_id, audio_end_ms=ms))
+
+    def _check_prompts(self, *, whole: bool) -> None:
+        ledger: Any = self.driver.machine._core.ledger
+        for event in self.driver.all(events.ItemTruncated):
+            said = event.audio_end_ms * RATE // 1000
+            if event.item_id in ledger:
+                self.cuts[event.item_id] = min(said, ledger.item(event.item_id).sent)
+        super()._check_prompts(whole=whole)
+
+
+TestAnyCall = AnyCall.TestCase
+TestAnyCall.settings = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)

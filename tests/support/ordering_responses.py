@@ -322,7 +322,7 @@ def _client_truncates(trace: Trace) -> Iterator[str]:
 
 
 def _server_truncates(trace: Trace) -> Iterator[str]:
-    """Over WebRTC: not before it has begun to play, and never an item whose sound was played to its end."""
+    """Over WebRTC: to nothing before it has begun to play, and never an item whose sound was played to its end."""
     if not received(trace, *_PLAYOUT):
         return
     responses = {item_of(e): e["response_id"] for e in received(trace, "response.output_item.added")}
@@ -336,7 +336,8 @@ def _server_truncates(trace: Trace) -> Iterator[str]:
             stopped.add(event["response_id"])
         elif event["type"] == "conversation.item.truncated" and event["item_id"] not in asked:
             response_id = responses.get(event["item_id"])
-            if response_id not in started or response_id in stopped:
+            unstarted = response_id not in started and event["audio_end_ms"]
+            if unstarted or response_id in stopped:
                 yield f"{event['item_id']} was truncated while it was not being played"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,27 +27,25 @@ class ScriptedStream:
         self.request = request
         self.aborted = False
         self.usage = Usage()
-        self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
-        self._over = False
+        self._deltas: deque[Delta] = deque()
+        self._notify: Callable[[], None] = lambda: None
 
     def give(self, *deltas: Delta) -> None:
-        for delta in deltas:
-            self._deltas.put_nowait(delta)
+        self._deltas.extend(deltas)
+        self._notify()
 
     def abort(self, reason: str = "client_abort") -> None:
         if not self.aborted:
             self.aborted = True
             self.give(Finished(reason="aborted"))
 
-    def __aiter__(self) -> ScriptedStream:
-        return self
+    def on_delta(self, notify: Callable[[], None]) -> None:
+        self._notify = notify
+        if self._deltas:
+            notify()
 
-    async def __anext__(self) -> Delta:
-        if self._over:
-            raise StopAsyncIteration
-        delta = await self._deltas.get()
-        self._over = isinstance(delta, Finished)
-        return delta
+    def take(self) -> Delta | None:
+        return self._deltas.popleft() if self._deltas else None
 
 
 class LoudnessStream:

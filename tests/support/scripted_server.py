@@ -30,7 +30,7 @@ from duologue.engine.requests import (
 )
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
 from duologue.realtime.mcp_client import McpServers
 from duologue.realtime.serve import listen
@@ -128,7 +128,7 @@ class ScriptedServer:
 
 @asynccontextmanager
 async def scripted_server(
-    script: Script = answer, mcp: McpRules | None = None, **limits: Any
+    script: Script = answer, mcp: McpRules | None = None, edge: EdgeSettings | None = None, **limits: Any
 ) -> AsyncIterator[ScriptedServer]:
     """Serve with ``script`` in the place of the models and the given limits of a session."""
     engine = FollowingEngine(script)
@@ -142,7 +142,7 @@ async def scripted_server(
         speculate=False,
         mcp=mcp or McpRules(),
     )
-    gateway = Gateway(engine, NAMES)
+    gateway = Gateway(engine, NAMES, edge or EdgeSettings())
     gateway.open(SessionManager(engine, settings, tool_servers=McpServers))  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0)
     server = http_server(create_app(gateway, ApiKeys([KEY])))
@@ -151,6 +151,7 @@ async def scripted_server(
     try:
         yield ScriptedServer(f"{host}:{port}", engine)
     finally:
+        await gateway.close()
         server.should_exit = True
         await running
         listener.close()

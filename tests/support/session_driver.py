@@ -6,6 +6,7 @@ The detector hears speech wherever a sample is not zero, so what counts as speec
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from duologue.engine.requests import (
     Usage,
     WordSpan,
 )
+from duologue.realtime.webrtc.playout_queue import FRAME_BYTES, PlayoutQueue
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Audio, AudioOutput, Limits, Names, RealtimeSession
@@ -34,10 +36,18 @@ from duologue.sessions.effects import (
     Effect,
     EngineOutput,
     FeedVoiceActivity,
+    FinishPlaying,
     GoOn,
     Input,
+    MediaAudio,
     OpenRequest,
+    Play,
+    PlayoutCleared,
+    PlayoutReport,
+    PlayoutStarted,
+    PlayoutStopped,
     Send,
+    StopPlaying,
     Tick,
     VoiceActivity,
 )
@@ -85,6 +95,7 @@ class Driver:
         make_suppressor: MakeSuppressor = no_suppressor,
         bound: Bound | None = None,
         mcp: McpPolicy | None = None,
+        media_clock: bool = False,
     ) -> None:
         numbers = itertools.count()
         context = SessionContext(
@@ -97,6 +108,7 @@ class Driver:
             prompts=prompts or {},
             make_suppressor=make_suppressor,
             mcp=mcp or McpPolicy(McpRules()),
+            media_clock=media_clock,
             may_speculate=lambda: speculate,
             prepares=prepares,
         )
@@ -116,6 +128,10 @@ class Driver:
         self.closed: CloseSession | None = None
         self._frame: bytearray = bytearray()
         self._stream = -1
+        self.reports: deque[PlayoutReport] = deque()
+        """What the track has said and the machine has not been told: it has the effects in hand to finish first."""
+        self.track = PlayoutQueue(_Reports(self))
+        """What plays with a media clock, while :meth:`listen` lets it."""
         self.machine = ConversationMachine(session, context, self.now, bound or Bound(type=True, model=True))
         self._carry(self.machine.start())
         if transcription:
@@ -129,6 +145,8 @@ class Driver:
         """Hand an event to the machine; returns what it sent for it."""
         before = len(self.sent)
         self._carry(self.machine.handle(event, self.now))
+        while self.reports:
+            self._carry(self.machine.handle(self.reports.popleft(), self.now))
         return self.sent[before:]
 
     def update(self, patch: dict[str, Any]) -> list[events.ServerEvent]:
@@ -150,6 +168,23 @@ class Driver:
             self.now = max(self.now, self.machine.deadline)
             self.do(Tick())
         self.now = end
+
+    # -- a media track -------------------------------------------------------------------------------------------------
+
+    def speak_into(self, *pieces: bytes) -> None:
+        """Sound over the media track in real time, while it plays."""
+        audio = b"".join(pieces)
+        for first in range(0, len(audio), FRAME_BYTES):
+            self.do(MediaAudio(audio[first : first + FRAME_BYTES]))
+            self.listen(20)
+
+    def listen(self, ms: int) -> None:
+        """Let the track play."""
+        for _ in range(ms // 20):
+            self.now += 0.02
+            self.track.take()
+            while self.reports:
+                self.do(self.reports.popleft())
 
     # -- the engine ----------------------------------------------------------------------------------------------------
 
@@ -240,6 +275,12 @@ class Driver:
                     leaves = isinstance(event, events.OfPart) and event.response_id not in dropped
                     if samples and self.deliver and leaves:
                         self.do(AudioSent(event.item_id, samples))
+                case Play(response_id=response_id, item_id=item_id, pcm=pcm):
+                    self.track.push(response_id, item_id, pcm)
+                case FinishPlaying(response_id=response_id):
+                    self.track.finish(response_id)
+                case StopPlaying():
+                    self.track.clear()
                 case OpenRequest(request=request):
                     self.requests[request.request_id] = request
                 case AbortRequest(request_id=request_id):
@@ -261,6 +302,25 @@ class Driver:
             frame, self._frame = self._frame[:size], self._frame[size:]
             loud = frame.count(0) < len(frame) // 2
             self.do(VoiceActivity(effect.stream, 0.95 if loud else 0.01))
+
+
+class _Reports:
+    """What the track says, told to the machine once it has done with the effects in hand."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._say = driver.reports.append
+
+    def on_started(self, response_id: str) -> None:
+        self._say(PlayoutStarted(response_id))
+
+    def on_played(self, item_id: str, samples: int) -> None:
+        self._say(AudioSent(item_id, samples))
+
+    def on_stopped(self, response_id: str) -> None:
+        self._say(PlayoutStopped(response_id))
+
+    def on_cleared(self, response_id: str, item_id: str, samples_played: int) -> None:
+        self._say(PlayoutCleared(response_id))
 
 
 def spread(text: str, ms: int) -> list[WordSpan]:

@@ -1,0 +1,1 @@
+"""Telephone calls over the media-stream WebSocket that telephony providers open (Twilio's shape)."""

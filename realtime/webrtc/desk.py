@@ -1,0 +1,163 @@
+"""Places calls: from an offer to a session of its own, and the tasks that carry both until they are over."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.realtime.calls import LiveSession
+from duologue.realtime.dialects import Dialect
+from duologue.realtime.endpoint import watched
+from duologue.realtime.gateway import Gateway
+from duologue.realtime.sideband import SharedTransport
+from duologue.realtime.webrtc.call import CallTransport
+from duologue.realtime.webrtc.offer import parsed
+from duologue.realtime.webrtc.peer import Peer
+from duologue.realtime.websocket import edge_event_id
+from duologue.sessions.actor import SessionHandle
+from duologue.sessions.config import shown
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.manager import Opening
+from duologue.sessions.server_events import SessionCreated
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Call:
+    """One call in progress."""
+
+    id: str
+    transport: CallTransport
+    peers: asyncio.TaskGroup
+    handle: SessionHandle
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    """Opens the route on which a new peer connection joins, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What the client gets."""
+
+    call_id: str
+    answer: str
+    token: str
+
+
+class CallDesk:
+    """Every call of a server that came by an offer."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._calls: dict[str, Call] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def _settings(self) -> WebRtcDeploy:
+        return self._gateway.settings.webrtc
+
+    async def place(self, sdp: str, model: str | None, opening: Opening, dialect: Dialect) -> Placed:
+        """Answer an offer and begin its session.
+
+        Raises ``ProtocolError`` for an offer or a configuration that cannot be served, and then holds nothing of it.
+        """
+        takes_video = self._gateway.engine.pipeline.capabilities.image_in
+        offer = parsed(sdp, takes_video=takes_video)
+        self._gateway.sessions.configure(model, opening)
+        call_id = f"rtc_{secrets.token_hex(12)}"
+        transport = CallTransport(dialect, self._gateway.settings.bounds, lambda: self._greeting(call_id))
+        peer = Peer(self._settings, offer, transport.queue, transport)
+        answer = await peer.answer()
+        begun: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
+        serving = self._serve(call_id, transport, peer, (model, opening), begun)
+        task = asyncio.create_task(serving, name=f"call-{call_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        call = await begun
+        return Placed(call_id, answer, call.token)
+
+    async def rejoin(self, call_id: str, sdp: str) -> str:
+        """Answer the offer of a new peer connection to a call. Raises ``ProtocolError``."""
+        call = self._calls.get(call_id)
+        if call is None:
+            raise ProtocolError("call_id_not_found", f"There is no call with the id '{call_id[:64]}'.", "call_id")
+        offer = parsed(sdp, takes_video=self._gateway.engine.pipeline.capabilities.image_in)
+        peer = Peer(self._settings, offer, call.transport.queue, call.transport)
+        answer = await peer.answer()
+        if self._calls.get(call_id) is not call:
+            await peer.close()
+            raise ProtocolError("call_id_not_found", "The call has just ended.", "call_id")
+        call.transport.join(peer)
+        call.peers.create_task(_keep(call.transport, peer), name=f"call-peer-{call_id}")
+        return answer
+
+    def opens(self, call_id: str, offered: Iterable[str]) -> bool:
+        """Whether one of the keys offered is the token of that call."""
+        call = self._calls.get(call_id)
+        if call is None:
+            return False
+        return any([hmac.compare_digest(key.encode(), call.token.encode()) for key in offered])
+
+    async def close(self) -> None:
+        """End every call now."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _greeting(self, call_id: str) -> SessionCreated:
+        return SessionCreated(event_id=edge_event_id(), session=shown(self._calls[call_id].handle.session))
+
+    async def _serve(
+        self,
+        call_id: str,
+        transport: CallTransport,
+        peer: Peer,
+        wanted: tuple[str | None, Opening],
+        begun: asyncio.Future[Call],
+    ) -> None:
+        """Run a call to its end. ``begun`` gets it once its session has begun, or why there is none."""
+        gateway, (model, opening) = self._gateway, wanted
+        shared = SharedTransport(transport, gateway.settings.bounds)
+        try:
+            async with asyncio.TaskGroup() as peers:
+
+                def on_begin(handle: SessionHandle) -> None:
+                    call = self._calls[call_id] = Call(call_id, transport, peers, handle)
+                    gateway.calls.file(call_id, LiveSession(shared, handle))
+                    transport.join(peer)
+                    peers.create_task(_keep(transport, peer), name=f"call-peer-{call_id}")
+                    begun.set_result(call)
+
+                session = gateway.sessions.serve(shared, model, opening, on_begin, media=transport)
+                try:
+                    await watched(shared, session)
+                finally:
+                    self._calls.pop(call_id, None)
+                    gateway.calls.remove(call_id)
+                    shared.end()
+                    await transport.close_peers()
+        except* ProtocolError as group:
+            begun.set_exception(group.exceptions[0])
+        finally:
+            await peer.close()
+            if not begun.done():
+                begun.set_exception(ProtocolError("duologue.going_away", "The server is shutting down."))
+
+
+async def _keep(transport: CallTransport, peer: Peer) -> None:
+    """Keep a peer until it is over."""
+    reason = "closed"
+    try:
+        reason = await peer.run()
+    finally:
+        await peer.close()
+        transport.peer_over(peer, reason)

@@ -1,0 +1,233 @@
+"""An SDP offer, checked before anything is allocated for it, and the sections that this server does not take.
+
+The WebRTC library answers every media section that it is given, so it is given only those that are served: one of
+audio, one of video where video is wanted, one data channel. In the answer the others stand at their places again,
+rejected (RFC 3264 section 6: the number and the order of media sections never change). Pure functions over text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from duologue.sessions.errors import ProtocolError
+
+MAX_OFFER_BYTES: Final = 256 * 1024
+MAX_SECTIONS: Final = 32
+_OPUS = re.compile(r"^a=rtpmap:\d+ opus/48000(/2)?$", re.IGNORECASE | re.MULTILINE)
+_FINGERPRINT = re.compile(r"^[\w-]+ [0-9A-F]{2}(:[0-9A-F]{2}){15,63}$", re.IGNORECASE)
+_DATA_PROFILES = ("UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP")
+_REQUIRED = {"ice-ufrag": "ICE user name", "ice-pwd": "ICE password", "fingerprint": "DTLS fingerprint"}
+_LONGEST_REASON = 160
+
+
+def bad_offer(reason: str) -> ProtocolError:
+    """What a client is told whose offer cannot be taken."""
+    return ProtocolError("invalid_offer", f"The SDP offer cannot be taken: {reason}", "sdp")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One ``m=`` line and what belongs to it."""
+
+    kind: str
+    port: int
+    profile: str
+    formats: tuple[str, ...]
+    lines: tuple[str, ...]
+    """All lines, the ``m=`` line first."""
+
+    def attributes(self, name: str) -> list[str]:
+        """The values of ``a=name:value`` lines, in order."""
+        prefix = f"a={name}:"
+        return [line.removeprefix(prefix) for line in self.lines if line.startswith(prefix)]
+
+    def flag(self, name: str) -> bool:
+        return f"a={name}" in self.lines
+
+    @property
+    def mid(self) -> str:
+        return next(iter(self.attributes("mid")), "")
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the client itself has no use for it."""
+        return self.port == 0 and not self.flag("bundle-only")
+
+    def without(self, *prefixes: str) -> Section:
+        """The same without lines that begin with one of ``prefixes``."""
+        return replace(self, lines=tuple(line for line in self.lines if not line.startswith(prefixes)))
+
+    def refusal(self) -> list[str]:
+        """The lines of an answer that reject it."""
+        refused = [f"m={self.kind} 0 {self.profile} {' '.join(self.formats)}", "c=IN IP4 0.0.0.0", "a=inactive"]
+        return refused + ([f"a=mid:{self.mid}"] if self.mid else [])
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An offer that can be answered."""
+
+    head: tuple[str, ...]
+    """The lines before the first section."""
+    sections: tuple[Section, ...]
+    taken: tuple[int, ...]
+    """Places of the sections that are served."""
+    candidates: tuple[str, ...]
+    """Candidates of the client whose names have to be looked up first (``.local``), without ``candidate:``."""
+
+    @property
+    def has_video(self) -> bool:
+        return any(self.sections[index].kind == "video" for index in self.taken)
+
+    @property
+    def has_channel(self) -> bool:
+        return any(self.sections[index].kind == "application" for index in self.taken)
+
+    @property
+    def sdp(self) -> str:
+        """The offer for the WebRTC library: the sections that are served and no others."""
+        mids = [self.sections[index].mid for index in self.taken]
+        lines = [_bundle(line, mids) for line in self.head]
+        kept = [self.sections[index] for index in self.taken]
+        for section in _with_candidates(kept, self.sections):
+            # Without an end of candidates a peer that is only seen when it calls in can still be learnt.
+            lines += _without_local_names(section.without("a=end-of-candidates")).lines
+        return _joined(lines)
+
+    def answer(self, sdp: str) -> str:
+        """The library's answer with every section of the offer in its place."""
+        head, answered = _split(sdp)
+        if len(answered) != len(self.taken):
+            raise ValueError(f"{len(answered)} sections answer {len(self.taken)}")
+        places = dict(zip(self.taken, answered, strict=True))
+        bundled = any(line.startswith("a=group:BUNDLE") for line in self.head)
+        lines = [line for line in head if bundled or not line.startswith("a=group:BUNDLE")]
+        for index, section in enumerate(self.sections):
+            lines += places[index].lines if index in places else section.refusal()
+        return _joined(lines)
+
+
+def parsed(sdp: str, *, takes_video: bool) -> Offer:
+    """Read an offer. Raises ``ProtocolError`` that says what is missing."""
+    if len(sdp) > MAX_OFFER_BYTES:
+        raise bad_offer(f"it is longer than {MAX_OFFER_BYTES} bytes.")
+    if not sdp.strip():
+        raise bad_offer("it is empty.")
+    if not sdp.lstrip().startswith("v=0"):
+        raise bad_offer("it does not begin with 'v=0'; the body is to be the 'sdp' of the offer, as text.")
+    head, sections = _split(sdp)
+    if len(sections) > MAX_SECTIONS:
+        raise bad_offer(f"it has more than {MAX_SECTIONS} media sections.")
+    taken = _taken(sections, takes_video)
+    for index in taken:
+        _check_transport(sections[index], head)
+    names = [
+        candidate for index in taken for candidate in sections[index].attributes("candidate") if _is_name(candidate)
+    ]
+    return Offer(tuple(head), tuple(sections), tuple(taken), tuple(dict.fromkeys(names)))
+
+
+def _taken(sections: Sequence[Section], takes_video: bool) -> list[int]:
+    wanted = {"audio": True, "video": takes_video, "application": True}
+    taken: list[int] = []
+    for index, section in enumerate(sections):
+        if section.rejected or not wanted.get(section.kind, False) or not _can_serve(section):
+            continue
+        wanted[section.kind] = False
+        taken.append(index)
+    if wanted["audio"]:
+        audio = [section for section in sections if section.kind == "audio"]
+        if not audio:
+            raise bad_offer("it has no audio section ('m=audio').")
+        if all(section.rejected for section in audio):
+            raise bad_offer("its audio section is rejected (port 0).")
+        raise bad_offer("its audio section has no Opus ('a=rtpmap:... opus/48000/2') over a secure profile.")
+    return taken
+
+
+def _can_serve(section: Section) -> bool:
+    if section.kind == "application":
+        return section.profile in _DATA_PROFILES
+    secure = section.profile in ("UDP/TLS/RTP/SAVPF", "UDP/TLS/RTP/SAVP", "RTP/SAVPF", "TCP/TLS/RTP/SAVPF")
+    if section.kind == "video":
+        return secure and any(codec in "\n".join(section.lines).upper() for codec in ("VP8/90000", "H264/90000"))
+    return secure and _OPUS.search("\n".join(section.lines)) is not None
+
+
+def _check_transport(section: Section, head: Sequence[str]) -> None:
+    """Raises ``ProtocolError`` for a section that no secure transport can be made for."""
+    whole = replace(section, lines=(*section.lines, *head))
+    where = f"its {section.kind} section"
+    for name, what in _REQUIRED.items():
+        if not whole.attributes(name):
+            raise bad_offer(f"{where} has no {what} ('a={name}').")
+    ufrag, password = whole.attributes("ice-ufrag")[0], whole.attributes("ice-pwd")[0]
+    if not 4 <= len(ufrag) <= 256 or not 22 <= len(password) <= 256:
+        raise bad_offer(f"{where} has an ICE user name or password of a wrong length.")
+    if not all(_FINGERPRINT.match(value) for value in whole.attributes("fingerprint")):
+        raise bad_offer(f"{where} has a DTLS fingerprint that is none.")
+    if whole.attributes("setup")[:1] not in ([], ["actpass"], ["active"], ["passive"]):
+        raise bad_offer(f"{where} says 'a=setup:{whole.attributes('setup')[0][:20]}'; an offer says actpass.")
+    if section.kind != "application" and not whole.flag("rtcp-mux"):
+        raise bad_offer(f"{where} does not multiplex RTCP ('a=rtcp-mux').")
+    if not section.mid:
+        raise bad_offer(f"{where} has no 'a=mid'.")
+    for candidate in section.attributes("candidate"):
+        if len(candidate.split()) < 8:
+            raise bad_offer(f"{where} has a candidate that cannot be read: '{candidate[:_LONGEST_REASON]}'.")
+
+
+def _split(sdp: str) -> tuple[list[str], list[Section]]:
+    """The lines before the first section, and the sections. Raises ``ProtocolError`` for a line that is none."""
+    head: list[str] = []
+    blocks: list[list[str]] = []
+    for line in sdp.splitlines():
+        line = line.rstrip()
+        if not line:
+            continue
+        if not re.match(r"^[a-z]=", line):
+            raise bad_offer(f"'{line[:_LONGEST_REASON]}' is no line of SDP.")
+        if line.startswith("m="):
+            blocks.append([line])
+        else:
+            (blocks[-1] if blocks else head).append(line)
+    return head, [_section(block) for block in blocks]
+
+
+def _section(lines: Sequence[str]) -> Section:
+    match lines[0].removeprefix("m=").split():
+        case [kind, port, profile, *formats] if formats and port.split("/")[0].isdecimal():
+            return Section(kind, int(port.split("/")[0]), profile, tuple(formats), tuple(lines))
+    raise bad_offer(f"'{lines[0][:_LONGEST_REASON]}' is no media line.")
+
+
+def _bundle(line: str, mids: Sequence[str]) -> str:
+    """A ``BUNDLE`` line with what is served of it; other lines as they are."""
+    if not line.startswith("a=group:BUNDLE"):
+        return line
+    bundled = line.split()[1:]
+    return " ".join(["a=group:BUNDLE", *(mid for mid in bundled if mid in mids)])
+
+
+def _with_candidates(kept: list[Section], sections: Sequence[Section]) -> list[Section]:
+    """What is served; the first with the candidates of a bundle whose own first section is not."""
+    if any(section.attributes("candidate") for section in kept):
+        return kept
+    lines = [line for section in sections for line in section.lines if line.startswith("a=candidate:")]
+    return [replace(kept[0], lines=(*kept[0].lines, *dict.fromkeys(lines))), *kept[1:]]
+
+
+def _is_name(candidate: str) -> bool:
+    return candidate.split()[4].endswith(".local")
+
+
+def _without_local_names(section: Section) -> Section:
+    names = tuple(f"a=candidate:{candidate}" for candidate in section.attributes("candidate") if _is_name(candidate))
+    return section.without(*names) if names else section
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\r\n" for line in lines)

@@ -1,0 +1,88 @@
+"""What calls leave behind when they are over: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import aioice.ice
+import psutil
+import pytest
+from live_sessions import MESSAGE, manager_of
+from rtc_client import LOOPBACK, RtcClient, tone
+from scripted_engine import ScriptedEngine
+
+from duologue.engine.requests import AudioDelta, TextDelta
+from duologue.realtime.gateway import EdgeSettings
+
+CALLS, AT_ONCE = 100, 10
+
+
+def held() -> dict[str, int]:
+    process = psutil.Process()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "descriptors": process.num_fds(),
+        "ports": len(process.net_connections("udp")),
+        "threads": threading.active_count(),
+    }
+
+
+async def one_call(http: Any, engine: ScriptedEngine, number: int) -> None:
+    """A call that is made and dropped: before it connects, when it is open, or while the server speaks."""
+    client = RtcClient()
+    try:
+        if number % 5 == 0:
+            sdp = {"content": await client.offer(), "headers": {"Content-Type": "application/sdp"}}
+            assert (await http.post("/v1/realtime/calls", **sdp)).status_code == 201
+            return
+        await client.call(http)
+        await client.until("session.created")
+        if number % 5 in (1, 2):
+            client.send(MESSAGE, {"type": "response.create"})
+            await client.until("response.created")
+        if number % 5 in (2, 3):
+            client.vanish()
+        elif number % 5 == 4:
+            await http.post(f"{client.location}/hangup")
+    finally:
+        await client.close()
+
+
+async def speak(engine: ScriptedEngine) -> None:
+    """Begin an answer to whoever asks, and never end it."""
+    while True:
+        (await engine.opened()).give(TextDelta(text="Once upon a time"), AudioDelta(pcm=tone(2000)))
+
+
+async def test_fc_140_a_hundred_calls_made_and_dropped_leave_nothing(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aioice.ice, "CONSENT_INTERVAL", 0.1)
+    engine = ScriptedEngine()
+    monkeypatch.setattr("scripted_engine.TIMEOUT_S", 600.0)
+    settings = EdgeSettings(webrtc=LOOPBACK.__class__(addresses=["127.0.0.1"], connect_timeout_s=2))
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http:
+        speaking = asyncio.create_task(speak(engine))
+        for _ in range(2):  # connections of the HTTP client, threads of its and aiortc's executors
+            await asyncio.gather(*(one_call(http, engine, number) for number in range(AT_ONCE)))
+        await over(edge)
+        before = held()
+        for first in range(0, CALLS, AT_ONCE):
+            await asyncio.gather(*(one_call(http, engine, first + number) for number in range(AT_ONCE)))
+        await over(edge, before)
+        assert held() == before
+        assert edge.sessions.open_sessions == len(edge.gateway.calls) == 0
+        assert all(stream.aborted for stream in engine.streams)
+        speaking.cancel()
+
+
+async def over(edge: Any, before: dict[str, int] | None = None) -> None:
+    """Wait until every call is over, and what was held is let go of."""
+    for _ in range(200):
+        gc.collect()
+        if not edge.gateway.desk()._tasks and (before is None or held() == before):
+            return
+        await asyncio.sleep(0.05)

@@ -1,0 +1,207 @@
+"""How a call's media is reached: ports, an address before a NAT, STUN, TURN, names and no candidates at all."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from live_sessions import manager_of, settled
+from rtc_client import LOOPBACK, RtcClient, calling, tone
+from scripted_engine import ScriptedEngine
+from turn_server import PASSWORD, USER, turn_server
+
+from duologue.engine.deploy.config import DeployConfig, DeployError, IceServer, WebRtcDeploy
+from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc_options import WebRtcOptions, laid_over
+
+SDP = {"Content-Type": "application/sdp"}
+
+
+def settings(**changes: Any) -> EdgeSettings:
+    return EdgeSettings(webrtc=msgspec.structs.replace(LOOPBACK, **changes))
+
+
+def candidates(sdp: str) -> list[tuple[str, str, int]]:
+    """Type, address and port of each; sections of one bundle repeat them."""
+    found = dict.fromkeys(re.findall(r"a=candidate:\S+ \d udp \d+ (\S+) (\d+) typ (\w+)", sdp))
+    return [(kind, address, int(port)) for address, port, kind in found]
+
+
+async def answer_to(http: Any, client: RtcClient) -> Any:
+    return await http.post("/v1/realtime/calls", content=await client.offer(), headers=SDP)
+
+
+async def converse(client: RtcClient) -> None:
+    """Media in, events out: the call is up."""
+    client.microphone.say(tone(400))
+    await client.until("input_audio_buffer.speech_started")
+
+
+def free_ports(count: int) -> tuple[int, int]:
+    """A range of UDP ports that nobody uses."""
+    for first in range(42_000, 48_000, count):
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+        try:
+            for number, each in enumerate(sockets):
+                each.bind(("127.0.0.1", first + number))
+            return first, first + count - 1
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+    raise AssertionError("no free ports")
+
+
+async def test_media_stays_within_the_range_of_ports_and_says_when_it_is_full(serve: Any) -> None:
+    first, last = free_ports(2)
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings(udp_ports=(first, last))) as edge,
+        edge.http() as http,
+        calling(http) as one,
+        calling(http) as other,
+    ):
+        await converse(one)
+        await converse(other)
+        used = {port for call in (one, other) for _, _, port in candidates(call.connection.remoteDescription.sdp)}
+        assert used == {first, last}
+        third = RtcClient()
+        refused = await answer_to(http, third)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "duologue.capacity")
+        assert edge.sessions.open_sessions == 2
+        await one.close()
+        await settled(lambda: edge.sessions.open_sessions == 1)
+        await third.close()
+        async with calling(http) as fourth:  # the port is free again
+            await converse(fourth)
+
+
+async def test_an_advertised_address_stands_beside_the_local_one(serve: Any) -> None:
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings(advertise="203.0.113.7")) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        await converse(client)
+        (host, srflx) = candidates(client.connection.remoteDescription.sdp)
+        assert (host[0], host[1]) == ("host", "127.0.0.1")
+        assert srflx == ("srflx", "203.0.113.7", host[2])
+
+
+async def test_a_peer_that_knows_only_the_advertised_address_gets_through(serve: Any) -> None:
+    """A NAT that maps port by port: here it is the loopback network, all of which is this host."""
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings(addresses=["127.0.0.2"], advertise="127.0.0.2")) as edge,
+        edge.http() as http,
+    ):
+        client = RtcClient()
+        try:
+            answer = await answer_to(http, client)
+            seen = "".join(line for line in answer.text.splitlines(True) if " typ host" not in line)
+            await client.take(seen)
+            await client.until("session.created")
+            await converse(client)
+        finally:
+            await client.close()
+
+
+async def test_fc_151_a_peer_without_candidates_is_learnt_when_it_calls_in(serve: Any) -> None:
+    async with serve(manager_of(ScriptedEngine()), settings=settings()) as edge, edge.http() as http:
+        client = RtcClient()
+        try:
+            sdp = re.sub(r"a=candidate:.*\r\n|a=end-of-candidates\r\n", "", await client.offer())
+            name = "a=candidate:1 1 udp 2113937151 6f3a8c1e-0000-4000-8000-000000000000.local 50000 typ host\r\n"
+            with_name = sdp.replace("a=ice-ufrag", f"{name}a=ice-ufrag", 1)
+            answer = await http.post("/v1/realtime/calls", content=with_name, headers=SDP)
+            assert answer.status_code == 201
+            await client.take(answer.text)
+            await client.until("session.created")
+            await converse(client)
+        finally:
+            await client.close()
+
+
+async def test_stun_and_turn_of_a_real_coturn(serve: Any, tmp_path: Path) -> None:
+    with turn_server(tmp_path) as (port, log):
+        servers = [
+            IceServer(urls=[f"stun:127.0.0.1:{port}"]),
+            IceServer(urls=[f"turn:127.0.0.1:{port}?transport=udp"], username=USER, credential=PASSWORD),
+        ]
+        async with (
+            serve(manager_of(ScriptedEngine()), settings=settings(ice_servers=servers)) as edge,
+            edge.http() as http,
+            calling(http) as client,
+        ):
+            kinds = [kind for kind, _, _ in candidates(client.connection.remoteDescription.sdp)]
+            assert sorted(kinds) == ["host", "relay", "srflx"]
+        relayed = settings(ice_servers=servers, relay_only=True)
+        async with (
+            serve(manager_of(ScriptedEngine()), settings=relayed) as edge,
+            edge.http() as http,
+            calling(http) as client,
+        ):
+            offered = candidates(client.connection.remoteDescription.sdp)
+            assert [kind for kind, _, _ in offered] == ["relay"]
+            await converse(client)  # everything goes through coturn
+        assert "ALLOCATE processed, success" in log.read_text()
+
+
+async def test_a_stun_server_that_is_silent_costs_time_and_no_call(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duologue.realtime.webrtc.ice._GATHER_TIMEOUT_S", 0.2)
+    silent = [IceServer(urls=["stun:127.0.0.1:9"])]
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings(ice_servers=silent)) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        assert [kind for kind, _, _ in candidates(client.connection.remoteDescription.sdp)] == ["host"]
+
+
+def test_without_addresses_every_interface_is_used_and_loopback_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from duologue.realtime.webrtc import ice
+
+    monkeypatch.setattr(ice, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.2"])
+    assert ice.host_addresses(WebRtcDeploy()) == ["192.0.2.2"]
+    monkeypatch.setattr(ice, "get_host_addresses", lambda use_ipv4, use_ipv6: [])
+    assert ice.host_addresses(WebRtcDeploy()) == ["127.0.0.1"]
+    assert ice.host_addresses(WebRtcDeploy(addresses=["127.0.0.3"])) == ["127.0.0.3"]
+    assert ice.configuration(WebRtcDeploy()).iceServers == [], "or the library asks a public server"
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_options_lie_over_the_deploy_file() -> None:
+    deploy = DeployConfig(pipeline="assistant", webrtc=WebRtcDeploy(advertise="203.0.113.1", udp_ports=(1, 2)))
+    assert laid_over(deploy, WebRtcOptions()) == deploy
+    options = WebRtcOptions("203.0.113.7", "40000-40100", ["stun:a:1", "turn:b:2?transport=tcp,me,se,cret"])
+    webrtc = laid_over(deploy, options).webrtc
+    assert (webrtc.advertise, webrtc.udp_ports) == ("203.0.113.7", (40_000, 40_100))
+    assert [(server.urls, server.username, server.credential) for server in webrtc.ice_servers] == [
+        (["stun:a:1"], None, None),
+        (["turn:b:2?transport=tcp"], "me", "se,cret"),
+    ]
+    assert "cret" not in repr(webrtc)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (WebRtcOptions(advertise="host.example"), "--advertise-address: 'host.example'"),
+        (WebRtcOptions(udp_ports="40100-40000"), "--udp-ports: '40100-40000'"),
+        (WebRtcOptions(udp_ports="all"), "--udp-ports: 'all'"),
+        (WebRtcOptions(ice_servers=["http://a"]), "--ice-server: 'http://a'"),
+        (WebRtcOptions(ice_servers=["turn:a,secret"]), "--ice-server: 'turn:a'"),
+    ],
+)
+def test_a_wrong_option_is_named(options: WebRtcOptions, words: str) -> None:
+    with pytest.raises(DeployError) as refused:
+        laid_over(DeployConfig(pipeline="assistant"), options)
+    assert words in str(refused.value)
+    assert "secret" not in str(refused.value)

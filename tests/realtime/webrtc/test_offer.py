@@ -1,0 +1,190 @@
+"""Offers, as text: what is taken, what is refused and why, and the places of what is not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from live_sessions import manager_of
+from rtc_client import LOOPBACK, RtcClient
+from scripted_engine import ScriptedEngine
+
+from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc.offer import MAX_OFFER_BYTES, parsed
+from duologue.sessions.errors import ProtocolError
+
+HEAD = ["v=0", "o=- 1 2 IN IP4 127.0.0.1", "s=-", "t=0 0", "a=msid-semantic: WMS"]
+FINGERPRINT = "sha-256 " + ":".join(["AB"] * 32)
+TRANSPORT = [
+    "c=IN IP4 0.0.0.0",
+    "a=ice-ufrag:abcd",
+    "a=ice-pwd:" + "p" * 24,
+    f"a=fingerprint:{FINGERPRINT}",
+    "a=setup:actpass",
+]
+CANDIDATE = "a=candidate:1 1 udp 2130706431 127.0.0.1 50000 typ host"
+
+
+def audio(mid: str = "0", *more: str, port: int = 9, codec: str = "opus/48000/2") -> list[str]:
+    media = [f"m=audio {port} UDP/TLS/RTP/SAVPF 111", *TRANSPORT, f"a=mid:{mid}", "a=sendrecv", "a=rtcp-mux"]
+    return [*media, f"a=rtpmap:111 {codec}", *more]
+
+
+def video(mid: str = "1", *more: str, port: int = 9) -> list[str]:
+    media = [f"m=video {port} UDP/TLS/RTP/SAVPF 96", *TRANSPORT, f"a=mid:{mid}", "a=sendrecv", "a=rtcp-mux"]
+    return [*media, "a=rtpmap:96 VP8/90000", *more]
+
+
+def channel(mid: str = "2", *more: str) -> list[str]:
+    media = ["m=application 9 UDP/DTLS/SCTP webrtc-datachannel", *TRANSPORT, f"a=mid:{mid}"]
+    return [*media, "a=sctp-port:5000", "a=max-message-size:262144", *more]
+
+
+def offer(*sections: list[str], bundle: str = "") -> str:
+    head = [*HEAD, f"a=group:BUNDLE {bundle}"] if bundle else HEAD
+    return "\r\n".join([*head, *(line for section in sections for line in section), ""])
+
+
+def sections_of(sdp: str) -> list[tuple[str, str, bool]]:
+    """Kind, mid and whether it is rejected, of each section."""
+    found: list[tuple[str, str, bool]] = []
+    for block in sdp.replace("\r\n", "\n").split("\nm=")[1:]:
+        kind, port = block.split()[:2]
+        mid = next((line.removeprefix("a=mid:") for line in block.splitlines() if line.startswith("a=mid:")), "")
+        found.append((kind, mid, port == "0"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sdp", "words"),
+    [
+        ("", "it is empty"),
+        ("hello", "does not begin with 'v=0'"),
+        ('{"sdp": "v=0"}', "does not begin with 'v=0'"),
+        ("v=0\r\nnonsense", "is no line of SDP"),
+        (offer(), "no audio section"),
+        (offer(channel()), "no audio section"),
+        (offer(video()), "no audio section"),
+        (offer(audio(port=0)), "its audio section is rejected"),
+        (offer(audio(codec="PCMU/8000")), "has no Opus"),
+        (offer([line.replace("UDP/TLS/RTP/SAVPF", "RTP/AVP") for line in audio()]), "over a secure profile"),
+        (offer([line for line in audio() if "ice-ufrag" not in line]), "no ICE user name ('a=ice-ufrag')"),
+        (offer([line for line in audio() if "ice-pwd" not in line]), "no ICE password ('a=ice-pwd')"),
+        (offer([line for line in audio() if "fingerprint" not in line]), "no DTLS fingerprint"),
+        (offer([line.replace("AB:AB", "zz") for line in audio()]), "a DTLS fingerprint that is none"),
+        (offer([line.replace("pppp", "") for line in audio()]), "of a wrong length"),
+        (offer([line.replace("actpass", "holdconn") for line in audio()]), "'a=setup:holdconn'"),
+        (offer([line for line in audio() if "rtcp-mux" not in line]), "'a=rtcp-mux'"),
+        (offer([line for line in audio() if "mid" not in line]), "no 'a=mid'"),
+        (offer(audio("0", "a=candidate:1 1 udp")), "a candidate that cannot be read"),
+        (offer(["m=audio"]), "is no media line"),
+        (offer(*[audio(str(n)) for n in range(40)]), "more than 32 media sections"),
+        ("v=0\r\n" + "a=x\r\n" * MAX_OFFER_BYTES, "is longer than"),
+    ],
+)
+def test_fc_163_a_bad_offer_says_what_is_wrong(sdp: str, words: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        parsed(sdp, takes_video=True)
+    assert (refused.value.code, refused.value.param) == ("invalid_offer", "sdp")
+    assert words in refused.value.message
+
+
+def test_what_is_not_served_keeps_its_place_in_the_answer() -> None:
+    text = offer(
+        video("v", CANDIDATE),
+        audio("a"),
+        audio("b"),
+        ["m=text 9 RTP/AVP 98", "a=mid:t"],
+        channel("d"),
+        bundle="v a b d",
+    )
+    taken = parsed(text, takes_video=False)
+    assert [kind for kind, _, _ in sections_of(taken.sdp)] == ["audio", "application"]
+    assert "a=group:BUNDLE a d" in taken.sdp
+    assert CANDIDATE in taken.sdp, "the candidates of a bundle stand in its first section"
+    answer = taken.answer(offer(audio("a"), channel("d"), bundle="a d"))
+    assert sections_of(answer) == [
+        ("video", "v", True),
+        ("audio", "a", False),
+        ("audio", "b", True),
+        ("text", "t", True),
+        ("application", "d", False),
+    ]
+
+
+def test_a_section_that_only_lives_in_a_bundle_is_not_rejected() -> None:
+    taken = parsed(offer(audio("0"), video("1", "a=bundle-only", port=0), bundle="0 1"), takes_video=True)
+    assert taken.has_video
+    assert not parsed(offer(audio("0"), video("1", port=0), bundle="0"), takes_video=True).has_video
+
+
+def test_an_offer_without_a_bundle_gets_no_bundle() -> None:
+    taken = parsed(offer(audio("0")), takes_video=False)
+    assert "BUNDLE" not in taken.answer(offer(audio("0"), bundle="0"))
+    assert not taken.has_channel
+
+
+def test_fc_151_names_of_the_local_network_are_looked_up_later() -> None:
+    name = "1 1 udp 2113937151 6f3a8c1e-0000-4000-8000-000000000000.local 50000 typ host"
+    taken = parsed(
+        offer(audio("0", f"a=candidate:{name}", CANDIDATE, "a=end-of-candidates"), channel()), takes_video=False
+    )
+    assert taken.candidates == (name,)
+    assert ".local" not in taken.sdp
+    assert CANDIDATE in taken.sdp
+    assert "end-of-candidates" not in taken.sdp, "a peer that is only seen when it calls in can still be learnt"
+
+
+def test_transport_of_the_session_level_counts() -> None:
+    bare = [line for line in audio() if line not in TRANSPORT]
+    parsed("\r\n".join([*HEAD, *TRANSPORT[1:], *bare, ""]), takes_video=False)
+
+
+async def test_real_offers_are_taken_as_they_are() -> None:
+    client = RtcClient()
+    client.connection.addTransceiver("video")
+    try:
+        text = await client.offer()
+        taken = parsed(text, takes_video=False)
+        assert (taken.has_channel, taken.has_video) == (True, False)
+        assert parsed(text, takes_video=True).has_video
+    finally:
+        await client.close()
+
+
+FORM = "multipart/form-data; boundary=b"
+
+
+def form(**parts: str) -> bytes:
+    heads = (f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n' for name, text in parts.items())
+    return ("".join(heads) + "--b--\r\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status", "code"),
+    [
+        (b"v=0", "application/sdp", 400, "invalid_offer"),
+        (b"\xff\xfe", "application/sdp", 400, "invalid_value"),
+        (b"v=0", "application/json", 415, "unsupported_media_type"),
+        (b"x" * (2**20 + 1), "application/sdp", 400, "invalid_value"),
+        (b"nonsense", FORM, 400, "invalid_value"),
+        (b"nonsense", "multipart/form-data", 400, "invalid_value"),
+        (form(session="{}"), FORM, 400, "missing_required_parameter"),
+        (form(sdp="v=0", session="{"), FORM, 400, "invalid_json"),
+        (form(sdp="v=0", session="[]"), FORM, 400, "invalid_value"),
+        (form(spd="v=0"), FORM, 400, "unknown_parameter"),
+        (form(sdp="v=0", session="{}"), FORM, 400, "invalid_offer"),
+        (form(sdp=offer(audio()), session='{"voice": "x"}'), FORM, 400, "unknown_parameter"),
+        (form(sdp=offer(audio()), session='{"type": "translation"}'), FORM, 400, "invalid_value"),
+        (form(sdp=offer(audio()), session='{"model": "gpt-9"}'), FORM, 400, "invalid_value"),
+    ],
+)
+async def test_fc_163_a_bad_request_is_refused_and_holds_nothing(
+    serve: Any, content: bytes, content_type: str, status: int, code: str
+) -> None:
+    async with serve(manager_of(ScriptedEngine()), settings=EdgeSettings(webrtc=LOOPBACK)) as edge, edge.http() as http:
+        answer = await http.post("/v1/realtime/calls", content=content, headers={"Content-Type": content_type})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (status, code), error
+        assert len(edge.gateway.desk()) == len(edge.gateway.calls) == 0
+        assert edge.sessions.open_sessions == 0
