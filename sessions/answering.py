@@ -24,7 +24,7 @@ from duologue.sessions.response import ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.responses import Responses, already_active
 from duologue.sessions.transcribing import Transcribing, Transcription, Words
-from duologue.sessions.turns.silence import PAUSE_MS
+from duologue.sessions.turns.silence import pause_ms
 
 SEMANTIC_WINDOW_MS = 500
 """About the silence in which a model decides that a turn is over."""
@@ -113,7 +113,7 @@ class Answering:
         """How long after a pause was noticed the turn is over, if nothing more is said."""
         detection = self._core.session.audio.input.turn_detection
         window_ms = detection.silence_duration_ms if isinstance(detection, ServerVad) else SEMANTIC_WINDOW_MS
-        return max(0, window_ms - PAUSE_MS) / 1000
+        return (window_ms - pause_ms(window_ms)) / 1000
 
     def _prepare(self) -> None:
         """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
