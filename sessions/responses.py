@@ -45,8 +45,8 @@ from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.transcribing import Transcribing
 
 TOO_LONG = "context_length_exceeded"
-PREPARED_IN_S = 1.0
-"""What may be said at least before the prompt of its answer is wanted; others' answers come first."""
+PREPARED_IN_S = 60.0
+"""The history is read while the user speaks if nobody waits for anything else."""
 
 
 class Responses:

@@ -2,7 +2,8 @@
 
 In this order: an answer that sounds and is about to run dry; what somebody waits for now, the one who has waited
 longest first; what is wanted later, such as an answer prepared for a turn that may not be over, or the rest of one that
-is far ahead of its listener. Times are seconds of ``time.monotonic``.
+is far ahead of its listener. Where there is more to do than can be done, answers that sound could keep others from ever
+beginning: who has waited for :data:`STARVING_S` therefore ranks with them. Times are seconds of ``time.monotonic``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 RUNNING_DRY_S: Final = 1.5
 """An answer with less left to be heard goes before everything else: about the time that a sentence takes to be written
 and spoken on a busy machine of two cores."""
+STARVING_S: Final = 2.0
 
 
 class Urgency:
@@ -36,6 +38,7 @@ class Urgency:
     def rank(self, now: float) -> tuple[bool, float]:
         """The smaller, the more urgent."""
         if self._dry_at is None:
-            return True, self._due
+            starves = now - self._due > STARVING_S
+            return not starves, self._due + (STARVING_S if starves else 0.0)
         runs_dry = self._dry_at - now < RUNNING_DRY_S
         return not runs_dry, self._dry_at - RUNNING_DRY_S

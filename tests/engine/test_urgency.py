@@ -1,4 +1,4 @@
-from duologue.engine.executors.urgency import RUNNING_DRY_S, Urgency
+from duologue.engine.executors.urgency import RUNNING_DRY_S, STARVING_S, Urgency
 
 
 def order(now: float, **requests: Urgency) -> list[str]:
@@ -22,6 +22,16 @@ def test_an_answer_gives_way_once_it_is_far_enough_ahead_and_comes_back_in_time(
     answer.made(RUNNING_DRY_S + 1.0, 1.0)
     assert order(1.0, answer=answer, waits=waits) == ["waits", "answer"]
     assert order(2.5, answer=answer, waits=waits) == ["answer", "waits"]
+
+
+def test_answers_that_sound_do_not_keep_others_from_ever_beginning() -> None:
+    """Both stall when the machine is too slow for all of them; then the one that has been wanted for longer goes on."""
+    sounding, waits = Urgency(0.0), Urgency(5.0)
+    sounding.made(1.0, 4.5)
+    assert order(5.1, waits=waits, sounding=sounding) == ["sounding", "waits"]
+    sounding.made(1.0, 6.5)
+    assert order(6.6, waits=waits, sounding=sounding) == ["sounding", "waits"]
+    assert order(5.1 + STARVING_S, waits=waits, sounding=sounding) == ["waits", "sounding"]
 
 
 def test_sound_that_was_prepared_is_heard_when_it_is_wanted_and_not_before() -> None:
