@@ -40,5 +40,6 @@ class Urgency:
         if self._dry_at is None:
             starves = now - self._due > STARVING_S
             return not starves, self._due + (STARVING_S if starves else 0.0)
-        runs_dry = self._dry_at - now < RUNNING_DRY_S
-        return not runs_dry, self._dry_at - RUNNING_DRY_S
+        if self._dry_at - now < RUNNING_DRY_S:
+            return False, self._dry_at
+        return True, self._dry_at - RUNNING_DRY_S
