@@ -5,7 +5,7 @@ A top-level package called ``codecs`` could never be imported (the standard libr
 
 from setuptools import find_packages, setup
 
-ROOMS = ("codecs", "engine", "sessions", "realtime")
+ROOMS = ("codecs", "engine", "sessions", "realtime", "web_demo")
 
 setup(
     package_dir={f"duologue.{room}": room for room in ROOMS},

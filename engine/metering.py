@@ -14,7 +14,15 @@ from duologue.engine.continuity import RealTimePlayer
 from duologue.engine.executors.base import HOST_CLOCK
 from duologue.engine.metrics import Tally
 from duologue.engine.pipeline import wanted_outputs
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, AudioDelta, EngineRequest, FinishReason, TextDelta
+from duologue.engine.requests import (
+    OUTPUT_SAMPLE_RATE,
+    AudioDelta,
+    Converse,
+    EngineRequest,
+    FinishReason,
+    TextDelta,
+    Transcribe,
+)
 from duologue.engine.stream import EdgeTrace
 
 trace_logger = logging.getLogger("duologue.trace")
@@ -126,8 +134,7 @@ class RequestMeter:
     def close(self, trace: Sequence[EdgeTrace]) -> None:
         """Every stage has released and the client has read to the end: write down the rest."""
         superseded = self._reason == "aborted" and self._failure is None
-        ahead = self._request.due_in_s > 0 and not getattr(self._request.payload, "prepare", False)
-        self._work.add(sum(self._busy.values()), wasted=superseded and ahead)
+        self._work.add(sum(self._busy.values()), wasted=superseded and self._speculative)
         if self._first_text is not None:
             stage, at = self._first_text
             metrics.time_to_first_token_s.of(*stage).observe(at - self._opened)
@@ -137,6 +144,16 @@ class RequestMeter:
             self._close_edge(edge)
         if trace_logger.isEnabledFor(logging.DEBUG):
             self._log(trace)
+
+    @property
+    def _speculative(self) -> bool:
+        """Whether it was begun while the turn that it is about might go on."""
+        match self._request.payload:
+            case Transcribe(urgency=urgency):
+                return urgency == "speculative"
+            case Converse(prepare=prepare):
+                return self._request.due_in_s > 0 and not prepare
+        return False
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

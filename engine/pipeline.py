@@ -47,6 +47,10 @@ class Capabilities:
     """Pictures in a user's message (:class:`~duologue.engine.requests.ImagePart`)."""
     transcript_logprobs: bool = False
     """The recogniser gives the log-probabilities of its tokens."""
+    multilingual: bool = False
+    """The recogniser knows the languages of :data:`duologue.engine.languages.WHISPER`, and not English only."""
+    voice_languages: tuple[str, ...] = ()
+    """ISO 639-1 codes of the languages that the voices speak; empty: any."""
     native_duplex: bool = False
 
 

@@ -101,16 +101,27 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh"]
 
 
+Urgency = Literal["final", "speculative", "partial"]
+"""Who waits for words: the answer to a turn that is over, one to a turn that may be over, who reads along."""
+
+
 class Transcribe(Frozen, frozen=True, tag="transcribe"):
     """Turn recorded speech into words (enters at the recogniser)."""
 
     audio: bytes
-    """Mono PCM, signed 16-bit little-endian."""
+    """Mono PCM, signed 16-bit little-endian. Empty: the recogniser gets ready for the language, and says nothing."""
     sample_rate: int
     language: str | None = None
+    """Code or tag, as ``de`` or ``de-AT``; None: the recogniser's own choice."""
     prompt: str | None = None
+    before: str = ""
+    """Words of the sound before, of which this is the continuation."""
     logprobs: bool = False
     """Whether the words are to come with the log-probabilities of their tokens."""
+    urgency: Urgency = "final"
+    """A partial that has waited for so long that a newer one must be due ends without words."""
+    settle: bool = False
+    """Recognise only what comes before a pause in the second half of ``audio``; without such a pause, say nothing."""
 
 
 class Converse(Frozen, frozen=True, tag="converse"):
@@ -210,6 +221,9 @@ class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     """Of the tokens that ``text`` is made of, where they were asked for and are known."""
     language: str | None = None
     """ISO 639-1 code of what was spoken; None: the recogniser does not say."""
+    end_sample: int | None = None
+    """First sample of the request's sound that is not covered by the words so far; None: the recogniser does not say.
+    A request that ends without any delta has told nothing of its sound."""
 
 
 class TextDelta(Frozen, frozen=True, tag="text"):

@@ -280,4 +280,4 @@ class _Merged:
         if self.kind is TextDelta:
             return TextDelta(text=text)
         logprobs = tuple(logprob for part in self._parts for logprob in part.logprobs)
-        return TranscriptDelta(text=text, logprobs=logprobs, language=self._parts[-1].language)
+        return msgspec.structs.replace(self._parts[-1], text=text, logprobs=logprobs)

@@ -26,6 +26,7 @@ from duologue.realtime.call_routes import (
     rejoin_call,
 )
 from duologue.realtime.cors import CallCors
+from duologue.realtime.demo_routes import demo_routes
 from duologue.realtime.endpoint import realtime_endpoint, translation_endpoint
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
@@ -44,8 +45,12 @@ OPEN_PATHS = ("/health", telephony.PATH)
 """Paths that need no key: a load balancer's probe has none, and a telephony provider brings it in a message."""
 
 
-def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
-    """The ASGI application. It may be served before the gateway is open: until then it answers 503."""
+def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
+    """The ASGI application. It may be served before the gateway is open: until then it answers 503.
+
+    ``demo``: whether there is a page at ``/``.
+    """
+    page = demo_routes() if demo else []
     app = Starlette(
         routes=[
             Route("/health", health),
@@ -66,6 +71,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
             WebSocketRoute("/v1/realtime", realtime_endpoint),
             WebSocketRoute("/v1/realtime/translations", translation_endpoint),
             WebSocketRoute(telephony.PATH, telephony.media_stream_endpoint),
+            *page,
         ],
         middleware=[
             Middleware(CallCors),
@@ -75,7 +81,7 @@ def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
                 secrets=gateway.secrets,
                 resumables=gateway.resumables,
                 opens_call=gateway.opens_call,
-                open_paths=OPEN_PATHS,
+                open_paths=(*OPEN_PATHS, *(route.path for route in page)),
             ),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},

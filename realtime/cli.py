@@ -98,6 +98,12 @@ def serve(
     log_traces: Annotated[
         bool, typer.Option("--log-traces", help="Log where the time of each request went (see 'duologue trace').")
     ] = False,
+    demo: Annotated[bool, typer.Option("--demo/--no-demo", help="Whether there is a page at /.")] = True,
+    ssl_self_signed: Annotated[
+        bool, typer.Option("--ssl-self-signed", help="Serve https with a certificate of this machine's own making.")
+    ] = False,
+    ssl_certfile: Annotated[Path | None, typer.Option(help="Serve https with this certificate (PEM).")] = None,
+    ssl_keyfile: Annotated[Path | None, typer.Option(help="Its key, if that is in another file.")] = None,
     advertise_address: AdvertiseAddress = None,
     udp_ports: UdpPorts = None,
     ice_server: IceServers = None,
@@ -109,11 +115,29 @@ def serve(
     keys = [*(api_key or ()), *filter(None, [os.environ.get("DUOLOGUE_API_KEY")])]
     if any(not key.strip() for key in keys):
         raise fail("--api-key is empty; leave it out to let everybody in.")
+    if ssl_keyfile is not None and ssl_certfile is None:
+        raise fail("--ssl-keyfile is of no use without --ssl-certfile.")
+    if ssl_self_signed and ssl_certfile is not None:
+        raise fail("--ssl-self-signed and --ssl-certfile exclude each other.")
     try:
         over = overrides_of(model, stage_overrides, async_chunk, speculation)
         webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or ())
         run(
-            ServeOptions(host, port, deploy_config, tuple(keys), log_format, log_level, over, log_traces, webrtc=webrtc)
+            ServeOptions(
+                host,
+                port,
+                deploy_config,
+                tuple(keys),
+                log_format,
+                log_level,
+                over,
+                log_traces,
+                webrtc=webrtc,
+                demo=demo,
+                ssl_certfile=ssl_certfile,
+                ssl_keyfile=ssl_keyfile,
+                ssl_self_signed=ssl_self_signed,
+            )
         )
     except (StartError, DeployError) as error:
         raise fail(error) from None

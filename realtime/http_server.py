@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -77,8 +78,17 @@ class HttpServer(uvicorn.Server):
             await self._leave.wait()
 
 
-def http_server(app: Starlette, ping_interval_s: float = 20.0, ping_timeout_s: float = 40.0) -> HttpServer:
-    """The HTTP server for an application, to be run with ``serve(sockets=[listener])``."""
+def http_server(
+    app: Starlette,
+    ping_interval_s: float = 20.0,
+    ping_timeout_s: float = 40.0,
+    certificate: Path | None = None,
+    private_key: Path | None = None,
+) -> HttpServer:
+    """The HTTP server for an application, to be run with ``serve(sockets=[listener])``.
+
+    With ``certificate`` (PEM, with its key unless that is in ``private_key``) it speaks https.
+    """
     return HttpServer(
         uvicorn.Config(
             app,
@@ -93,5 +103,7 @@ def http_server(app: Starlette, ping_interval_s: float = 20.0, ping_timeout_s: f
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,
+            ssl_certfile=certificate,
+            ssl_keyfile=private_key,
         )
     )

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -24,11 +25,12 @@ from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.executors.threads import run_in_thread
-from duologue.engine.models import ModelUnavailable
+from duologue.engine.models import ModelUnavailable, cache_root
 from duologue.engine.pipeline import PipelineError
 from duologue.realtime import logs, mcp_client
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
+from duologue.realtime.certificates import CertificateError, fingerprint, self_signed
 from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
 from duologue.realtime.models import missing_models, needed_models
@@ -59,6 +61,13 @@ class ServeOptions:
     log_traces: bool = False
     """Whether each request's first-events are logged, at whatever level."""
     webrtc: WebRtcOptions = field(default_factory=WebRtcOptions)
+    demo: bool = True
+    """Whether there is a page at ``/``."""
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    """The key, unless it is in the file of the certificate."""
+    ssl_self_signed: bool = False
+    """Whether a certificate is made where none is given."""
 
 
 SWITCH_INTERVAL_S = 0.0005
@@ -80,11 +89,26 @@ def run(options: ServeOptions) -> None:
         engine = Engine(deploy)
     except (DeployError, PipelineError, ModelUnavailable) as error:
         raise StartError(str(error)) from error
+    options = _with_certificate(options)
     listener = listen(options.host, options.port)
     share_interpreter()
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop, debug=options.log_level == "debug") as runner:
         runner.get_loop().slow_callback_duration = 0.05
         runner.run(_serve(options, deploy, engine, listener))
+
+
+def _with_certificate(options: ServeOptions) -> ServeOptions:
+    """``options`` with a certificate if one is to be made. Raises ``StartError`` for one that cannot be used."""
+    try:
+        if options.ssl_self_signed:
+            return replace(options, ssl_certfile=self_signed(cache_root() / "certificates"))
+        if options.ssl_certfile is not None:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                options.ssl_certfile, options.ssl_keyfile
+            )
+    except (CertificateError, OSError) as error:  # ssl.SSLError is an OSError
+        raise StartError(f"The certificate cannot be used: {error}") from error
+    return options
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -108,7 +132,11 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
     except DeployError as error:
         raise StartError(str(error)) from error
     gateway = Gateway(engine, settings.names, EdgeSettings.of(deploy))
-    server = http_server(create_app(gateway, ApiKeys(options.api_keys)))
+    server = http_server(
+        create_app(gateway, ApiKeys(options.api_keys), options.demo),
+        certificate=options.ssl_certfile,
+        private_key=options.ssl_keyfile,
+    )
     http = asyncio.create_task(server.serve([listener]), name="http server")
     _say_where(options, listener)
     started = time.monotonic()
@@ -122,7 +150,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         tool_servers = mcp_client.McpServers if mcp_client.installed() else None
         manager = SessionManager(engine, settings, tool_servers=tool_servers)
         gateway.open(manager)
-        _say(f"duologue ready {_address(listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
+        _say(f"duologue ready {_address(options, listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
         await stop.wait()
         gateway.draining = True
         logger.info("draining %d sessions", manager.open_sessions)
@@ -212,13 +240,24 @@ def _watch_signals() -> tuple[asyncio.Event, asyncio.Event]:
 # -- words to the person who started it --------------------------------------------------------------------------------
 
 
-def _address(listener: socket.socket, scheme: str) -> str:
+def _address(options: ServeOptions, listener: socket.socket, scheme: str) -> str:
+    """``scheme`` is the plain one, ``http`` or ``ws``."""
     host, port = listener.getsockname()[:2]
+    scheme += "s" if options.ssl_certfile else ""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _say_where(options: ServeOptions, listener: socket.socket) -> None:
-    _say(f"Listening on {_address(listener, 'http')} (health: /health, models: /v1/models, metrics: /metrics)")
+    address = _address(options, listener, "http")
+    page = "in a browser: /, " if options.demo else ""
+    _say(f"Listening on {address} ({page}health: /health, models: /v1/models, metrics: /metrics)")
+    if options.ssl_self_signed and options.ssl_certfile is not None:
+        print(
+            "The certificate is this machine's own: browsers warn once. Its SHA-256 fingerprint is "
+            f"{fingerprint(options.ssl_certfile)}.",
+            file=sys.stderr,
+            flush=True,
+        )
     if not options.api_keys and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         print(
             "warning: anyone who can reach this address may use the server; set --api-key or DUOLOGUE_API_KEY.",

@@ -1,6 +1,6 @@
 """uvicorn's sans-I/O WebSocket protocol, made safe for peers that read slowly or send too much.
 
-Five things differ from the original:
+Six things differ from the original:
 
 - A ping that is not answered in time ends the connection only if nothing else moved either: a peer that is still
   sending, or still taking in what we wrote, is alive; its pong merely queues behind the backlog.
@@ -9,6 +9,7 @@ Five things differ from the original:
 - When the application is done, a peer that does not take in the rest is cut off after ``close_timeout``.
 - A connection that ends without a close frame is reported with code 1006; the original says 1005, which is also what a
   peer means that closes without a code.
+- A server that leaves while a connection is closing lets it go; the original fails, and the server with it.
 - An upgrade that the application answers with an HTTP status is complete; the original logs it as an error.
 """
 
@@ -19,6 +20,7 @@ import socket
 from asyncio.transports import BaseTransport
 
 from uvicorn._types import ASGISendEvent
+from websockets.protocol import OPEN
 
 from duologue.realtime.ws_frames import DirectProtocol
 
@@ -91,6 +93,14 @@ class RealtimeWebSocketProtocol(DirectProtocol):
             self.read_paused = False
             self.transport.resume_reading()
         self.close_timer = self.loop.call_later(self.close_timeout, self.transport.close)
+
+    def shutdown(self) -> None:
+        """The server is leaving. A connection that has begun to close by itself only has to be let go."""
+        if self.handshake_complete and self.conn.state is not OPEN:
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
 
     # -- peers that do not let go ----------------------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
+        on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
         media: Media | None = None,
     ) -> None:
@@ -205,6 +206,7 @@ class SessionActor:
         self._transport = transport
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
+        self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
@@ -217,7 +219,7 @@ class SessionActor:
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, tuple[Stream, EngineRequest]] = {}
         self._readable: dict[str, Stream] = {}
         """Those of the streams that have something to take."""
         self._drain_due = False
@@ -449,7 +451,8 @@ class SessionActor:
         except RequestRefused as error:
             self._mailbox.post(EngineOutput(request.request_id, Finished(reason="failed", error=str(error))))
             return
-        self._streams[request.request_id] = stream
+        self._streams[request.request_id] = stream, request
+        self._on_requests_changed(+1, request)
         stream.on_delta(partial(self._note_delta, request.request_id, stream))
 
     def _abort(self, request_id: str, reason: AbortReason | None = None) -> None:
@@ -457,9 +460,10 @@ class SessionActor:
 
         Without a reason it is the end of the session.
         """
-        stream = self._streams.pop(request_id, None)
-        if stream is not None:
+        stream, request = self._streams.pop(request_id, (None, None))
+        if stream is not None and request is not None:
             self._readable.pop(request_id, None)
+            self._on_requests_changed(-1, request)
             stream.abort(reason or ("client_disconnect" if self._client_gone else "unknown"))
 
     def _begin_tool_call(self, item_id: str, call: Coroutine[Any, Any, None]) -> None:

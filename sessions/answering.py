@@ -19,11 +19,11 @@ from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest, EngineOutput
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.listening import Utterance
+from duologue.sessions.listening import TurnSound, Utterance
 from duologue.sessions.response import ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.responses import Responses, already_active
-from duologue.sessions.transcribing import Transcribing, Transcription, Words
+from duologue.sessions.transcribing import Spoken, Transcribing, Transcription
 from duologue.sessions.turns.silence import pause_ms
 
 SEMANTIC_WINDOW_MS = 500
@@ -38,7 +38,7 @@ class Speculation:
 
     transcribe_id: str
     seconds: float
-    words: Words = field(default_factory=Words)
+    words: Spoken
     transcript: str | None = None
     converse_id: str | None = None
     premise: tuple[int, int] | None = None
@@ -81,6 +81,10 @@ class Answering:
         detection = self._core.session.audio.input.turn_detection
         return self._core.responds and detection is not None and detection.create_response
 
+    @property
+    def _only_transcribes(self) -> bool:
+        return not self._core.responds and self._core.session.audio.input.transcription is not None
+
     # -- turns of the user (TurnListener) ------------------------------------------------------------------------------
 
     def turn_started(self, now: float) -> None:
@@ -91,13 +95,16 @@ class Answering:
             self.responses.interrupt(now)
         self._prepare()
 
+    def turn_heard(self, turn: TurnSound) -> None:
+        self._transcribing.heard(turn)
+
     def turn_paused(self, utterance: Utterance, now: float) -> None:
-        if not self._answers_turns or self.busy or self._speculation is not None:
+        if not (self._answers_turns or self._only_transcribes) or self.busy or self._speculation is not None:
             return
         if self._core.context.may_speculate():
-            wait_s = self._confirmed_in_s
-            request_id = self._core.open_request(self._transcribing.payload(utterance), wait_s)
-            self._speculation = Speculation(request_id, utterance.seconds, due=now + wait_s)
+            request_id, words = self._transcribing.open(utterance, "speculative")
+            due = now + self._confirmed_in_s
+            self._speculation = Speculation(request_id, utterance.seconds, words, due=due)
 
     def turn_resumed(self) -> None:
         speculation, self._speculation = self._speculation, None
@@ -128,6 +135,10 @@ class Answering:
         if self._preparation is not None:
             self._core.effects.append(AbortRequest(self._preparation, "superseded"))
             self._preparation = None
+
+    def turn_dropped(self) -> None:
+        self.turn_resumed()
+        self._transcribing.drop()
 
     def turn_committed(self, entry: Entry, now: float) -> None:
         if not self._core.responds and self._core.session.audio.input.transcription is None:
@@ -179,6 +190,10 @@ class Answering:
             self._unanswered = None
         self.responses.deleted(item_id)
         self.responses.pursue(now)
+
+    def get_ready(self) -> None:
+        """The settings have changed."""
+        self._transcribing.get_ready()
 
     def transcribe(self, entry: Entry) -> None:
         """Have an item's sound turned into words."""
@@ -245,7 +260,7 @@ class Answering:
             self.turn_resumed()
             return
         speculation.transcript = speculation.words.text
-        if not speculation.transcript or self.busy:
+        if not speculation.transcript or self.busy or not self._answers_turns:
             return
         speculation.settings = effective_settings(self._core, ResponseOverrides())
         speculation.premise = (self._core.conversation.version, self._core.settings_version)

@@ -391,9 +391,11 @@ class ResponseAudioOverride(Shape, frozen=True):
     output: ResponseAudioOutputOverride = ResponseAudioOutputOverride()
 
 
+MAX_METADATA = 16
+
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
-    msgspec.Meta(max_length=16),
+    msgspec.Meta(max_length=MAX_METADATA),
 ]
 
 

@@ -61,6 +61,12 @@ class SessionContext:
     """Whether there is room for work that may be thrown away; asked at every pause."""
     prepares: bool = False
     """Whether the history is to be read while the user speaks."""
+    languages: frozenset[str] | None = None
+    """Those that the recogniser knows; None: it does not say."""
+    voice_languages: frozenset[str] = frozenset()
+    """Those that the voices speak; empty: any."""
+    may_read_along: Callable[[], bool] = lambda: False
+    """Whether it has room to recognise a turn that goes on; asked when that is due."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from duologue.sessions.effects import FeedVoiceActivity, GoOn, MoreAudio, StopVo
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.items import InputAudio, MessageItem
-from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, to_ms
+from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, ticks_per_sample, to_ms
 from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
@@ -35,6 +35,30 @@ class Utterance:
     def seconds(self) -> float:
         return len(self.pcm) / 2 / self.sample_rate
 
+    def after(self, ticks: int) -> Utterance:
+        """Its end, from a position on that is counted from its start."""
+        return Utterance(self.pcm[ticks // ticks_per_sample(self.sample_rate) * 2 :], self.sample_rate)
+
+
+@dataclass(frozen=True)
+class TurnSound:
+    """Sound of a turn that goes on."""
+
+    item_id: str
+    """Of the item that it will become."""
+    start: int
+    end: int
+    timeline: InputTimeline
+
+    @property
+    def length(self) -> int:
+        """In ticks."""
+        return self.end - self.start
+
+    def after(self, ticks: int) -> Utterance:
+        """What there is of it from a position on that is counted from its start."""
+        return Utterance(self.timeline.cut(self.start + ticks, self.end), self.timeline.sample_rate)
+
 
 @dataclass(frozen=True)
 class UserTurn:
@@ -49,9 +73,15 @@ class TurnListener(Protocol):
 
     def turn_started(self, now: float) -> None: ...
 
+    def turn_heard(self, turn: TurnSound) -> None:
+        """The user has gone on, or (without turn detection) sent more sound."""
+
     def turn_paused(self, utterance: Utterance, now: float) -> None: ...
 
     def turn_resumed(self) -> None: ...
+
+    def turn_dropped(self) -> None:
+        """What was heard of the turn in progress will not become an item."""
 
     def turn_committed(self, entry: Entry, now: float) -> None:
         """A turn ended by the detector has become ``entry`` of the conversation."""
@@ -65,6 +95,9 @@ class Listening:
         self._listener = listener
         self._timeline = InputTimeline(core.input_encoding)
         self._turn: UserTurn | None = None
+        self._paused = False
+        self._uncommitted_id: str | None = None
+        """Of the item that the buffer will become, without turn detection."""
         self._policy: SilencePolicy | None = None
         self._stream = 0
         self._stream_position = 0
@@ -90,11 +123,13 @@ class Listening:
         detection = session_input.turn_detection
         if detection is None:
             self._turn = self._policy = None
-            self._listener.turn_resumed()
+            self._listener.turn_dropped()
             self._core.effects.append(StopVoiceActivity())
             return
         settings = SilenceSettings.of(detection, self._core.context.limits.max_turn_s)
         if self._policy is None:
+            self._uncommitted_id = None
+            self._listener.turn_dropped()
             self._restart_stream()
             self._policy = SilencePolicy(settings, max(self._settled, self._timeline.start))
         else:
@@ -124,8 +159,14 @@ class Listening:
             self._core.effects.append(GoOn(MoreAudio(data, offset + PIECE_BYTES)))
 
     def _feed(self, pcm: bytes) -> None:
-        if self._policy is not None and pcm:
+        if not pcm:
+            return
+        if self._policy is not None:
             self._core.effects.append(FeedVoiceActivity(self._stream, pcm, self._timeline.sample_rate))
+        else:
+            self._uncommitted_id = self._uncommitted_id or self._core.context.ids("item")
+            start, end = self._timeline.start, self._timeline.clean_end
+            self._listener.turn_heard(TurnSound(self._uncommitted_id, start, end, self._timeline))
 
     def _follow_noise_reduction(self, rate_changed: bool) -> None:
         wanted = reduces_noise(self._core.session.audio.input.noise_reduction)
@@ -150,15 +191,16 @@ class Listening:
         if self._turn is not None:
             self._core.emit(events.SpeechStopped, audio_end_ms=to_ms(end), item_id=self._turn.item_id)
             self._listener.turn_resumed()
-        item_id = self._turn.item_id if self._turn is not None else self._core.context.ids("item")
+        uncommitted, self._uncommitted_id = self._uncommitted_id, None
+        item_id = self._turn.item_id if self._turn is not None else uncommitted or self._core.context.ids("item")
         self._turn = None
         entry = self._make_item(item_id, start, end)
         self._settle(end)
         return entry
 
     def clear(self) -> None:
-        self._turn = None
-        self._listener.turn_resumed()
+        self._turn = self._uncommitted_id = None
+        self._listener.turn_dropped()
         self._timeline.clear()
         self._settle(self._timeline.end)
         self._core.emit(events.InputAudioCleared)
@@ -182,10 +224,13 @@ class Listening:
         if end > self._settled:
             for signal in self._policy.frame(start, end, probability):
                 self._follow(signal, end, now)
+            if self._turn is not None and not self._paused:
+                self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))
         keep_from = self._turn.start if self._turn is not None else end - self._policy.lookback
         self._timeline.drop_before(keep_from)
 
     def _follow(self, signal: TurnSignal, position: int, now: float) -> None:
+        self._paused = isinstance(signal, Paused)
         match signal:
             case Started(start=start):
                 self._turn = UserTurn(self._core.context.ids("item"), max(start, self._timeline.start))

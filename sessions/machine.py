@@ -79,6 +79,7 @@ class ConversationMachine:
         self._core.emit(events.SessionCreated, session=shown(session))
         if isinstance(session, RealtimeSession):
             self._answering.responses.remote.offered(session.tools)
+        self._answering.get_ready()
 
     @property
     def session(self) -> AnySession:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ import msgspec
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
+from duologue.engine.languages import WHISPER
 from duologue.engine.pipeline import Capabilities
+from duologue.engine.requests import Converse, EngineRequest, Transcribe
 from duologue.sessions import metrics
 from duologue.sessions.actor import Machine, SessionActor, SessionHandle, ToolServers, Transport
 from duologue.sessions.config import (
@@ -73,6 +76,8 @@ class ManagerSettings:
     translation_instructions: str = INSTRUCTIONS
     takes_images: bool = False
     gives_logprobs: bool = False
+    languages: frozenset[str] | None = None
+    voice_languages: frozenset[str] = frozenset()
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     make_suppressor: MakeSuppressor = no_suppressor
     mcp: McpRules = field(default_factory=McpRules)
@@ -114,6 +119,8 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
         takes_images=capabilities.image_in,
         gives_logprobs=capabilities.transcript_logprobs,
+        languages=WHISPER if capabilities.multilingual else frozenset({"en"}),
+        voice_languages=frozenset(capabilities.voice_languages),
         prompts=prompts,
         mcp=mcp,
     )
@@ -143,6 +150,10 @@ class SessionManager:
         self._ids = id_factory()
         self._actors: dict[SessionActor, asyncio.Task[None]] = {}
         self._draining = False
+        self._requests_open = 0
+        self._partials_open = 0
+        """Of turns that go on; not among the others."""
+        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     @property
     def settings(self) -> ManagerSettings:
@@ -198,6 +209,7 @@ class SessionManager:
             transport,
             clock=self._clock,
             output_buffer_bytes=self._settings.output_buffer_bytes,
+            on_requests_changed=self._count_requests,
             tool_servers=self._tool_servers(self._settings.mcp) if self._tool_servers is not None else None,
             media=media,
         )
@@ -269,12 +281,15 @@ class SessionManager:
             can_call_tools=settings.can_call_tools,
             takes_images=settings.takes_images,
             gives_logprobs=settings.gives_logprobs,
+            languages=settings.languages,
+            voice_languages=settings.voice_languages,
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
             prepares=settings.speculate,
             media_clock=media_clock,
             may_speculate=self._may_speculate,
+            may_read_along=self._may_read_along,
         )
 
     def _may_speculate(self) -> bool:
@@ -287,3 +302,17 @@ class SessionManager:
             return True
         metrics.speculations_refused.inc()
         return False
+
+    def _may_read_along(self) -> bool:
+        """Only while a core is free, and for a few at a time: words that nobody waits for come last."""
+        return self._requests_open < self._cores and self._partials_open < max(1, self._cores // 2)
+
+    def _count_requests(self, change: int, request: EngineRequest) -> None:
+        if isinstance(request.payload, Transcribe) and not request.payload.audio:
+            return  # a model is being fetched or loaded, and that is not for long what keeps the cores busy
+        if isinstance(request.payload, Converse) and request.payload.prepare:
+            return  # it is read while nobody waits for anything
+        if isinstance(request.payload, Transcribe) and request.payload.urgency == "partial":
+            self._partials_open += change
+        else:
+            self._requests_open += change

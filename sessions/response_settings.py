@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from duologue.engine.languages import described
 from duologue.engine.requests import NamedTool, Tool, ToolChoice
 from duologue.sessions.config import (
+    MAX_METADATA,
     McpServer,
     ResponseOverrides,
     StoredPrompt,
@@ -25,6 +27,7 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.mcp.catalogue import RemoteTool
 from duologue.sessions.response import ResponseSettings
 from duologue.sessions.stored_prompts import rendered
+from duologue.sessions.transcribing import session_language
 
 
 def effective_settings(
@@ -33,6 +36,7 @@ def effective_settings(
     """Raises ``ProtocolError`` that names the field of ``response``."""
     session, output, names = core.conversing, overrides.audio.output, core.context.names
     modalities = session.output_modalities if overrides.output_modalities is UNSET else overrides.output_modalities
+    note = _missing_voice(core) if modalities[0] == "audio" else None
     voice = session.audio.output.voice if output.voice is UNSET else output.voice
     tools = session.tools if overrides.tools is UNSET else _of_session(overrides.tools, session.tools)
     choice = session.tool_choice if overrides.tool_choice is UNSET else overrides.tool_choice
@@ -49,7 +53,7 @@ def effective_settings(
     if choice == "required" and not visible:
         raise ProtocolError("invalid_value", "There is no tool that could be called.", "response.tool_choice")
     return ResponseSettings(
-        modality=modalities[0],
+        modality="text" if note else modalities[0],
         audio_format=session.audio.output.format if output.format is UNSET else output.format,
         voice=voice,
         served_voice=names.resolve("voices", voice, "response.audio.output.voice") if names.voices else voice,
@@ -59,7 +63,7 @@ def effective_settings(
         ),
         instructions=_instructions(core, overrides),
         conversation_id=None if overrides.conversation == "none" else core.conversation_id,
-        metadata=overrides.metadata,
+        metadata=_noted(overrides.metadata, note),
         context=context,
         truncation=session.truncation,
         tools=() if choice == "none" else visible,
@@ -68,6 +72,24 @@ def effective_settings(
         parallel_tool_calls=None if parallel is UNSET else parallel,
         reasoning_effort=None if reasoning is UNSET else reasoning.effort,
     )
+
+
+NOTE: Final = "duologue.capability"
+"""Key of a response's ``metadata`` under which it says why it is not what was asked for."""
+
+
+def _missing_voice(core: SessionCore) -> str | None:
+    """Why a response cannot be spoken; None: it can."""
+    spoken, language = core.context.voice_languages, session_language(core)
+    if not spoken or language in spoken:
+        return None
+    return f"No voice here speaks {described(language)}: the answer is in text."
+
+
+def _noted(metadata: Mapping[str, str] | None, note: str | None) -> dict[str, str] | None:
+    if note is None or (metadata is not None and len(metadata) >= MAX_METADATA):
+        return None if metadata is None else dict(metadata)
+    return {**(metadata or {}), NOTE: note}
 
 
 def _instructions(core: SessionCore, overrides: ResponseOverrides) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from duologue.engine.languages import WITHOUT_SPACES, described, primary
 from duologue.engine.requests import (
     OUTPUT_SAMPLE_RATE,
     AudioDelta,
@@ -52,7 +53,6 @@ from duologue.sessions.effects import (
 )
 from duologue.sessions.errors import ProtocolError, from_validation_error
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
-from duologue.sessions.languages import WITHOUT_SPACES, described, primary
 from duologue.sessions.lifetime import Lifetime
 from duologue.sessions.server_events import ErrorBody, ErrorEvent
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from duologue.engine.languages import primary
 from duologue.sessions import server_events as events
 from duologue.sessions.answering import Answering
-from duologue.sessions.config import AnySession, RealtimeSession, TranscriptionSession, merged, shown
+from duologue.sessions.config import (
+    AnySession,
+    RealtimeSession,
+    Transcription,
+    TranscriptionSession,
+    merged,
+    shown,
+)
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.listening import Listening
@@ -50,6 +59,7 @@ class SettingsUpdates:
             self._answering.responses.remote.offered(after.tools)
         detection_changed = after.audio.input.turn_detection != before.audio.input.turn_detection
         self._listening.settings_changed(detection_changed=detection_changed)
+        self._answering.get_ready()
 
     def _of_type(self, session: AnySession, kind: object) -> AnySession:
         """The session as one for transcription where its first update says so."""
@@ -93,6 +103,7 @@ def check_settings(context: SessionContext, session: AnySession) -> None:
     if (transcription := session.audio.input.transcription) is not None:
         param = "session.audio.input.transcription.model"
         names.resolve("transcription_models", transcription.model, param)
+        check_languages(context, transcription)
     if session.include and not context.gives_logprobs:
         message = "The recogniser that is served here gives no log probabilities."
         raise ProtocolError("invalid_value", message, "session.include")
@@ -101,3 +112,16 @@ def check_settings(context: SessionContext, session: AnySession) -> None:
         if names.voices:  # a pipeline without a voice answers in writing
             names.resolve("voices", session.audio.output.voice, "session.audio.output.voice")
         check_tools(context, session.tools, session.tool_choice, "session")
+
+
+def check_languages(context: SessionContext, transcription: Transcription) -> None:
+    """Raises ``ProtocolError`` for a language that the recogniser does not know."""
+    known, where = context.languages, "session.audio.input.transcription"
+    named = [("language", transcription.language)] if transcription.language is not UNSET else []
+    several = () if transcription.languages is UNSET else transcription.languages
+    named += [(f"languages[{index}]", language) for index, language in enumerate(several)]
+    for field, language in named:
+        if known is not None and primary(language) not in known:
+            others = "English only" if known == {"en"} else ", ".join(sorted(known))
+            message = f"The recogniser does not know the language '{language}'. It knows: {others}."
+            raise ProtocolError("invalid_value", message, f"{where}.{field}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -74,6 +75,14 @@ class WebRtcDeploy(Shape, frozen=True):
     """Whether media goes through the TURN server only."""
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     """After so long without a connection a call is given up."""
+
+    def __post_init__(self) -> None:
+        for address in (*self.addresses, *filter(None, [self.advertise])):
+            ipaddress.ip_address(address)  # says itself what is wrong
+        if self.udp_ports is not None and self.udp_ports[0] > self.udp_ports[1]:
+            raise ValueError(f"the first UDP port ({self.udp_ports[0]}) is above the last ({self.udp_ports[1]})")
+        if self.relay_only and not any(url.startswith("turn") for server in self.ice_servers for url in server.urls):
+            raise ValueError("'relay_only' needs a TURN server among 'ice_servers'")
 
 
 class TelephonyDeploy(Shape, frozen=True):

@@ -38,7 +38,7 @@ ASSISTANT: Final = register_pipeline(
     PipelineConfig(
         name="assistant",
         default_deploy="assistant.yaml",
-        capabilities=Capabilities(audio_in=True, audio_out=True, transcript_logprobs=True),
+        capabilities=Capabilities(audio_in=True, audio_out=True, transcript_logprobs=True, voice_languages=("en",)),
         stages=(
             StageConfig(
                 stage_id=0,
@@ -46,7 +46,7 @@ ASSISTANT: Final = register_pipeline(
                 model_arch="WhisperRecogniser",
                 model="whisper-tiny.en",
                 accepts=(Transcribe,),
-                max_num_seqs=2,
+                max_num_seqs=16,
                 owns_tokenizer=True,
                 final_output=True,
                 final_output_type="text",

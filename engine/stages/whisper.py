@@ -8,7 +8,7 @@ on repetition, then in the next longer window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ LONGEST_S: Final = WINDOWS_S[-1] - TRAILING_SILENCE_S
 _MEL_FRAMES_PER_SECOND: Final = 100
 _LONGEST_TEXT: Final = 224
 _LONGEST_PROMPT: Final = 200
-_TOKENS_PER_SECOND: Final = 8
+_TOKENS_PER_SECOND: Final = 6
 """More than anyone says; bounds the time lost to a decode that runs in circles."""
 
 
@@ -45,6 +45,74 @@ class Hypothesis:
     """Mean natural logarithm of the probabilities of the tokens chosen."""
     tokens: tuple[TokenLogprob, ...] = ()
     """Where they were asked for, the tokens of ``text`` with their own; empty for a text that had to be mended."""
+
+
+class Recognition:
+    """One recording on its way through a model, in steps: encode and decode, the latter again if it ran in circles.
+
+    Between two steps others may have their turn, and recordings of the same :attr:`key` may share a decode.
+    """
+
+    def __init__(
+        self,
+        whisper: Whisper,
+        samples: NDArray[np.float32],
+        language: str = "en",
+        prompt: str | None = None,
+        *,
+        logprobs: bool = False,
+    ) -> None:
+        """``samples``: mono at 16 kHz, at most ``LONGEST_S``. ``language``: an ISO 639-1 code; an English-only model
+        knows no other. ``prompt``: text that goes before.
+
+        Raises ``ValueError`` for a recording that is too long or a language that the model does not know.
+        """
+        seconds = len(samples) / SAMPLE_RATE
+        if seconds > LONGEST_S:
+            raise ValueError(f"a recording of {seconds:.1f} s is longer than {LONGEST_S} s")
+        self.whisper = whisper
+        self.language = language
+        self.logprobs = logprobs
+        self.prompt = whisper.prompt_tokens(language, prompt)
+        self.room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
+        """Longest text, in tokens."""
+        self.encoded: Any = None
+        """What the model made of the sound; None: that is the next step."""
+        self.result: Hypothesis | None = None
+        self._samples = samples
+        self._speech_s = audible_seconds(samples)
+        windows = [window for window in WINDOWS_S if seconds + TRAILING_SILENCE_S <= window]
+        self._attempts = [(windows[0], 1.0), (windows[0], 1.1), (windows[min(1, len(windows) - 1)], 1.2)]
+        self.first: Hypothesis | None = None
+        """What the first decode gave, believed or not."""
+
+    @property
+    def penalty(self) -> float:
+        """On repetition, for the next decode."""
+        return self._attempts[0][1]
+
+    @property
+    def key(self) -> tuple[Whisper, int, float, int, bool]:
+        """Recordings that agree in it can be decoded together."""
+        window_s, penalty = self._attempts[0]
+        return self.whisper, window_s, penalty, len(self.prompt), self.logprobs
+
+    def encode(self) -> None:
+        """The first step, and the one before a decode in another window."""
+        self.encoded = self.whisper.encode(self._samples, self._attempts[0][0])
+
+    def take(self, hypothesis: Hypothesis) -> None:
+        """What the decode gave: the result, unless it ran in circles and there is another way to try."""
+        self.first = self.first or hypothesis
+        if not runs_in_circles(normalise_words(hypothesis.text), self._speech_s):
+            self.result = hypothesis
+            return
+        window_s, _ = self._attempts.pop(0)
+        if not self._attempts:
+            first = self.first
+            self.result = Hypothesis(collapse_repeats(first.text), first.no_speech, first.log_probability)
+        elif self._attempts[0][0] != window_s:
+            self.encoded = None
 
 
 class Whisper:
@@ -69,34 +137,25 @@ class Whisper:
         )
         self._mel = FeatureExtractor(feature_size=self._model.n_mels)
 
+    @property
+    def multilingual(self) -> bool:
+        """False: it takes everything for English."""
+        return bool(self._model.is_multilingual)
+
     def recognise(
         self, samples: NDArray[np.float32], language: str = "en", prompt: str | None = None, *, logprobs: bool = False
     ) -> Hypothesis:
-        """Text of ``samples``, mono at 16 kHz, at most ``LONGEST_S``.
+        """All steps of a :class:`Recognition` at once; see there for arguments and errors."""
+        recognition = Recognition(self, samples, language, prompt, logprobs=logprobs)
+        while recognition.result is None:
+            if recognition.encoded is None:
+                recognition.encode()
+            else:
+                self.decode([recognition])
+        return recognition.result
 
-        ``language`` is an ISO 639-1 code and ``prompt`` text that goes before; an English-only model knows no other.
-        Raises ``ValueError`` for a recording that is too long or a language that the model does not know.
-        """
-        seconds = len(samples) / SAMPLE_RATE
-        if seconds > LONGEST_S:
-            raise ValueError(f"a recording of {seconds:.1f} s is longer than {LONGEST_S} s")
-        tokens = self._prompt_tokens(language, prompt)
-        fitting = [window for window in WINDOWS_S if seconds + TRAILING_SILENCE_S <= window]
-        speech_s = audible_seconds(samples)
-        encoded = self._encode(samples, fitting[0])
-        first = self._decode(encoded, tokens, language, seconds, penalty=1.0, logprobs=logprobs)
-        if not _doubtful(first, speech_s):
-            return first
-        second = self._decode(encoded, tokens, language, seconds, penalty=1.1, logprobs=logprobs)
-        if not _doubtful(second, speech_s):
-            return second
-        encoded = self._encode(samples, fitting[min(1, len(fitting) - 1)])
-        third = self._decode(encoded, tokens, language, seconds, penalty=1.2, logprobs=logprobs)
-        if not _doubtful(third, speech_s):
-            return third
-        return Hypothesis(collapse_repeats(first.text), first.no_speech, first.log_probability)
-
-    def _prompt_tokens(self, language: str, prompt: str | None) -> list[int]:
+    def prompt_tokens(self, language: str, prompt: str | None) -> list[int]:
+        """What the decoder starts from."""
         tokenizer = self._tokenizer(language)
         before: list[int] = []
         if prompt:
@@ -105,7 +164,7 @@ class Whisper:
 
     def language_of(self, language: str) -> str:
         """The language that words asked for in ``language`` are in: an English-only model writes English."""
-        return language if self._model.is_multilingual else "en"
+        return language if self.multilingual else "en"
 
     def _tokenizer(self, language: str) -> Any:
         language = self.language_of(language)
@@ -116,30 +175,56 @@ class Whisper:
                 raise ValueError(f"language: the recogniser does not know '{language}'") from error
         return self._tokenizer_of_language[language]
 
-    def _encode(self, samples: NDArray[np.float32], window_s: int) -> Any:
-        padded = np.zeros(window_s * SAMPLE_RATE, np.float32)
+    def encode(self, samples: NDArray[np.float32], window_s: float) -> NDArray[np.float32]:
+        """``samples``, followed by silence up to ``window_s``, as the decoder sees it: ``[1, frames, width]``."""
+        padded = np.zeros(int(window_s * SAMPLE_RATE), np.float32)
         padded[: len(samples)] = samples
-        mel = self._mel(padded, padding=0)[:, : window_s * _MEL_FRAMES_PER_SECOND]
+        mel = self._mel(padded, padding=0)[:, : int(window_s * _MEL_FRAMES_PER_SECOND)]
         batch = np.ascontiguousarray(mel[np.newaxis], dtype=np.float32)
-        return self._model.encode(self._ctranslate2.StorageView.from_array(batch))
+        return np.asarray(self._model.encode(self._ctranslate2.StorageView.from_array(batch), to_cpu=True))
 
-    def _decode(
-        self, encoded: Any, tokens: list[int], language: str, seconds: float, *, penalty: float, logprobs: bool
-    ) -> Hypothesis:
-        room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
-        result = self._model.generate(
-            encoded,
-            [tokens],
+    def decode(self, batch: Sequence[Recognition]) -> None:
+        """One decode for recordings that have been encoded and agree in their key: each takes what came of it."""
+        first = batch[0]
+        encoded = np.concatenate([recognition.encoded for recognition in batch])
+        room = max(recognition.room for recognition in batch)
+        results = self._model.generate(
+            self._ctranslate2.StorageView.from_array(encoded),
+            [recognition.prompt for recognition in batch],
             beam_size=1,
-            max_length=len(tokens) + room,
-            repetition_penalty=penalty,
+            # The library lets a text be as long as half of this, and as what the prompt leaves of it.
+            max_length=max(2 * room, room + len(first.prompt)),
+            repetition_penalty=first.penalty,
             return_scores=True,
-            return_logits_vocab=logprobs,
+            return_logits_vocab=first.logprobs,
             return_no_speech_prob=True,
-        )[0]
-        tokenizer, ids = self._tokenizer(language), result.sequences_ids[0]
-        of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if logprobs else ()
-        return Hypothesis(tokenizer.decode(ids).strip(), result.no_speech_prob, result.scores[0], of_tokens)
+        )
+        for recognition, result in zip(batch, results, strict=True):
+            tokenizer, ids = self._tokenizer(recognition.language), result.sequences_ids[0]
+            of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if first.logprobs else ()
+            text = tokenizer.decode(ids).strip()
+            recognition.take(Hypothesis(text, result.no_speech_prob, result.scores[0], of_tokens))
+
+    def word_ends(self, samples: NDArray[np.float32], text: str, language: str = "en") -> list[tuple[str, float]]:
+        """Each word of ``text`` and when it ends, in seconds, by the decoder's attention (dynamic time warping).
+
+        ``samples`` as for :class:`Recognition`. About a tenth of a second exact.
+        """
+        tokenizer = self._tokenizer(language)
+        window_s = next(window for window in WINDOWS_S if len(samples) / SAMPLE_RATE + TRAILING_SILENCE_S <= window)
+        encoded = self._ctranslate2.StorageView.from_array(self.encode(samples, window_s))
+        ids = tokenizer.encode(" " + text.strip())
+        frames = len(samples) * _MEL_FRAMES_PER_SECOND // SAMPLE_RATE
+        pairs = self._model.align(encoded, tokenizer.sot_sequence, [ids], frames)[0].alignments
+        last_frame = dict(pairs)  # of each token, in frames of the encoder: two of the spectrogram's
+        ends: list[tuple[str, float]] = []
+        for index, token_id in enumerate(ids):
+            token, end = tokenizer.decode([token_id]), last_frame.get(index, 0) * 2 / _MEL_FRAMES_PER_SECOND
+            if ends and not token.startswith(" "):
+                ends[-1] = (ends[-1][0] + token, end)
+            else:
+                ends.append((token.strip(), end))
+        return ends
 
     @staticmethod
     def _logprobs(tokenizer: Any, ids: list[int], logits: list[Any]) -> Iterator[TokenLogprob]:
@@ -174,7 +259,3 @@ def audible_seconds(samples: NDArray[np.float32]) -> float:
     frame = SAMPLE_RATE // 50
     power = np.square(samples[: len(samples) // frame * frame].reshape(-1, frame)).mean(axis=1)
     return float(np.count_nonzero(power > power.max(initial=0.0) * 10**-3.5)) / 50
-
-
-def _doubtful(hypothesis: Hypothesis, speech_s: float) -> bool:
-    return runs_in_circles(normalise_words(hypothesis.text), speech_s)

@@ -18,6 +18,7 @@ from duologue.realtime.bench.clock import SAMPLE_RATE, Clock, PacedSender
 from duologue.realtime.bench.conversation import Conversation, SeenResponse, Turn
 from duologue.realtime.bench.playback import ClientPlayback, Cut, Policy
 from duologue.realtime.bench.utterances import Library, Rendered, Utterance
+from duologue.realtime.bench.waiting import Changes
 from duologue.realtime.client import ClientError, RealtimeClient
 from duologue.sessions.client_events import ItemTruncate
 
@@ -82,7 +83,7 @@ class Caller:
         )
         self._conversation = Conversation()
         self._playback = ClientPlayback(settings.client_policy)
-        self._changed = asyncio.Event()
+        self._changes = Changes(clock)
 
     async def run(self, utterances: Sequence[Utterance]) -> None:
         """Make the call. A broken connection ends it and is noted in the log; nothing is raised for it."""
@@ -106,7 +107,7 @@ class Caller:
         async for received in self._client:
             self._conversation.handle(received)
             await self._truncate(self._playback.handle(received))
-            self._changed.set()
+            self._changes.notify()
 
     async def _truncate(self, cuts: Sequence[Cut]) -> None:
         for cut in cuts:
@@ -138,10 +139,10 @@ class Caller:
     async def _answer(self, since: float, stop: float) -> SeenResponse | None:
         """Wait until what was said from ``since`` to ``stop`` has been answered; the answer, if there is one."""
         patience = stop + self._settings.silence_ms / 1000 + NO_TURN_S
-        ended = await self._until(lambda: self._final_turn(since, stop) is not None, patience)
+        ended = await self._changes.until(lambda: self._final_turn(since, stop) is not None, patience)
         done = self._is_answered if ended else self._is_idle
         deadline = self._clock.now() + self._settings.timeout_s
-        if not await self._until(lambda: done(since, stop), deadline):
+        if not await self._changes.until(lambda: done(since, stop), deadline):
             self._client.log.note({"type": "timeout"}, self._clock.now())
         turn = self._final_turn(since, stop)
         responses = self._conversation.responses_to(turn.item_id) if turn else []
@@ -175,7 +176,7 @@ class Caller:
             return next((time for time in times if time is not None), None)
 
         deadline = stop + self._settings.silence_ms / 1000 + self._settings.timeout_s
-        if await self._until(lambda: started_s() is not None, deadline):
+        if await self._changes.until(lambda: started_s() is not None, deadline):
             await self._clock.sleep_until((started_s() or 0.0) + seconds)
 
     async def _hear(self, response: SeenResponse | None, seconds: float) -> None:
@@ -199,17 +200,3 @@ class Caller:
         if cuts:
             self._client.log.note({"type": "playback.stop"}, now)
             await self._truncate(cuts)
-
-    async def _until(self, predicate: Callable[[], bool], deadline: float) -> bool:
-        """Wait for events until ``predicate`` holds; false if it does not by ``deadline``."""
-        while not predicate():
-            self._changed.clear()
-            left = deadline - self._clock.now()
-            if left <= 0:
-                return False
-            try:
-                async with asyncio.timeout(left):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-        return True

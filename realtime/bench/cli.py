@@ -14,11 +14,23 @@ from rich.console import Console
 
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.engine_command import engine
+from duologue.realtime.bench.fdb.command import full_duplex, recompute_run, score_full_duplex, synth_full_duplex
 from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.bench.language_model_command import language_model
+from duologue.realtime.bench.recogniser_command import recogniser as recogniser_command
+from duologue.realtime.bench.webrtc_command import webrtc
 from duologue.realtime.client import ClientError
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
+
+synth = typer.Typer(no_args_is_help=True, help="Make sets of recordings to replay.")
+score = typer.Typer(no_args_is_help=True, help="Score the outputs of a replay again.")
+
+
+@synth.callback()
+@score.callback()
+def _group() -> None:
+    """Keep a group a group even with one command in it."""
 
 
 @app.callback()
@@ -144,8 +156,12 @@ def recompute(
     ] = False,
 ) -> None:
     """Compute a run's figures again from its raw files."""
+    from duologue.realtime.bench.fdb.run import RUN_SCHEMA
     from duologue.realtime.bench.voice_run import write_report
 
+    if _schema(run) == RUN_SCHEMA:
+        recompute_run(run, as_json=json)
+        return
     try:
         report = write_report(run)
     except (OSError, msgspec.DecodeError) as error:
@@ -153,9 +169,28 @@ def recompute(
     _show(report, run, json)
 
 
+class _Schema(msgspec.Struct, frozen=True):
+    schema: str | None = None
+
+
+def _schema(run: Path) -> str | None:
+    """What kind of run a folder holds, as far as it says."""
+    try:
+        return msgspec.json.decode((run / "run.json").read_bytes(), type=_Schema).schema
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 app.command()(engine)
 app.command()(language_model)
 app.command()(gateway)
+app.command("recogniser")(recogniser_command)
+app.command("full-duplex")(full_duplex)
+app.add_typer(synth, name="synth")
+app.add_typer(score, name="score")
+synth.command("full-duplex")(synth_full_duplex)
+score.command("full-duplex")(score_full_duplex)
+app.command()(webrtc)
 
 
 def _refuse_existing(out: Path) -> None:

@@ -14,13 +14,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from duologue.engine.executors.base import Message, Replica
+from duologue.engine.executors.base import Message
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.orchestrator import Orchestrator
-from duologue.engine.pipeline import PipelineConfig, StageConfig
+from duologue.engine.pipeline import StageConfig
 from duologue.engine.requests import AudioDelta, ChatMessage, Converse, EngineRequest
+from duologue.realtime.bench.engine_rig import running
 from duologue.realtime.bench.engine_stages import WORDS
 from duologue.realtime.bench.summary import Metric, metric
 
@@ -133,20 +134,11 @@ async def _engine(loop: Loop) -> AsyncIterator[Orchestrator]:
     writer = StageConfig(0, "writer", "Writer", accepts=(Converse,), final_output=True, final_output_type="text")
     speaker = StageConfig(1, "speaker", "Speaker", input_sources=(0,))
     voice = StageConfig(2, "voice", "Voice", input_sources=(1,), final_output=True, final_output_type="audio")
-    configs = (writer, speaker, voice)
     made = InlineReplica if loop == "events" else PolledReplica
-    replicas: dict[int, list[Replica]] = {
-        config.stage_id: [made(config.name, StageBuild(f"{STAGES}:{config.model_arch}"), CONCURRENCY)]
-        for config in configs
-    }
+    stages = [
+        (config, made(config.name, StageBuild(f"{STAGES}:{config.model_arch}"), CONCURRENCY))
+        for config in (writer, speaker, voice)
+    ]
     kind = Orchestrator if loop == "events" else PollingOrchestrator
-    orchestrator = kind(PipelineConfig("bench-loops", configs), replicas)
-    try:
-        for (replica,) in replicas.values():
-            await replica.load()
-            await replica.warm_up()
-        orchestrator.start()
+    async with running("bench-loops", stages, kind) as orchestrator:
         yield orchestrator
-    finally:
-        await orchestrator.close()
-        await asyncio.gather(*(replica.close() for (replica,) in replicas.values()))

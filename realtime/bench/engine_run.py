@@ -23,7 +23,7 @@ from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.executors.ray_cluster import RayCluster
 from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.orchestrator import Orchestrator
-from duologue.engine.pipeline import PipelineConfig, StageConfig
+from duologue.engine.pipeline import StageConfig
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, TextDelta
 from duologue.realtime.bench.engine_idle import Idle, measure_idle
 from duologue.realtime.bench.engine_packaged import (
@@ -33,6 +33,7 @@ from duologue.realtime.bench.engine_packaged import (
     measure_stage_aborts,
 )
 from duologue.realtime.bench.engine_polling import Polling, measure_loops
+from duologue.realtime.bench.engine_rig import running
 from duologue.realtime.bench.engine_stages import STEP_S
 from duologue.realtime.bench.summary import Metric, metric
 
@@ -181,7 +182,7 @@ async def _engine(
     )
     types, cluster = PieceTypes(configs[0].emits), RayCluster(RayDeploy())
     connector = SharedMemoryConnector(types, Segments(), threshold)
-    replicas: dict[int, list[Replica]] = {}
+    built: list[tuple[StageConfig, Replica]] = []
     for config in configs:
         build = StageBuild(f"{STAGES}:{config.model_arch}")
         match executor:
@@ -193,15 +194,9 @@ async def _engine(
                 free = Resources(num_cpus=0)
                 spec = RaySpec(build, types, threshold, slots, final=config.final_output, resources=free)
                 replica = RayReplica(config.name, spec, cluster)
-        replicas[config.stage_id] = [replica]
-    orchestrator = Orchestrator(PipelineConfig("bench", configs), replicas)
+        built.append((config, replica))
     try:
-        for (replica,) in replicas.values():
-            await replica.load()
-            await replica.warm_up()
-        orchestrator.start()
-        yield orchestrator
+        async with running("bench", built) as orchestrator:
+            yield orchestrator
     finally:
-        await orchestrator.close()
-        await asyncio.gather(*(replica.close() for (replica,) in replicas.values()))
         await cluster.close()

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from duologue.codecs.pcm import float_to_pcm16
+from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.engine import EngineHealth
 from duologue.engine.models import require
 from duologue.engine.pipeline import PipelineConfig
@@ -36,7 +37,7 @@ from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.bench.gateway_stages import CHUNK_BYTES, CHUNK_S, PIPELINE, STAMP_BYTES
 from duologue.realtime.bench.server_process import READY
-from duologue.realtime.gateway import Gateway
+from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
 from duologue.realtime.serve import listen, share_interpreter
 from duologue.sessions.config import Limits, Names
@@ -47,6 +48,8 @@ NAMES: Final = Names(
     voices={"scripted": "scripted"},
     transcription_models={"scripted-recogniser": "scripted-recogniser"},
 )
+SPOKEN_S: Final = 10.0
+"""How long the answer to a spoken turn lasts."""
 TICK_S: Final = 0.002
 """The script's timer goes off no more often: what it costs is not what is measured."""
 STREAM_BYTES: Final = 2 * 1024 * 1024
@@ -96,7 +99,7 @@ class ScriptedEngine:
     def open(self, request: EngineRequest, more_input: bool = False) -> Stream:
         """Answer with sound for as many seconds as the last message says; every utterance has the same words."""
         payload = request.payload
-        seconds = float(payload.messages[-1].text) if isinstance(payload, Converse) else 0.0
+        seconds = _seconds(payload.messages[-1].text) if isinstance(payload, Converse) else 0.0
         voice = Voice(request.request_id, seconds)
         text = TextDelta(text="A tone.") if isinstance(payload, Converse) else TranscriptDelta(text="and so on")
         voice.stream.count(Usage(input_tokens=2, output_tokens=2))
@@ -130,6 +133,13 @@ class ScriptedEngine:
         self._wind()
 
 
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return SPOKEN_S
+
+
 async def serve(sessions: int) -> None:
     """Serve on a free port until interrupted."""
     stop = asyncio.Event()
@@ -146,7 +156,7 @@ async def serve(sessions: int) -> None:
         max_sessions=sessions,
         speculate=False,
     )
-    gateway = Gateway(engine, NAMES)
+    gateway = Gateway(engine, NAMES, EdgeSettings(webrtc=WebRtcDeploy(addresses=["127.0.0.1"])))
     manager = SessionManager(engine, settings)  # type: ignore[arg-type]
     gateway.open(manager)
     with listen("127.0.0.1", 0) as listener:

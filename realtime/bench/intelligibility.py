@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -61,14 +62,19 @@ def recognise_replies(
 
 def packaged_recogniser(name: str) -> Callable[[NDArray[np.float32]], str]:
     """A packaged Whisper model on the CPU. Raises ``ModelUnavailable`` if it was not pulled."""
-    from faster_whisper import WhisperModel
-
-    from duologue.engine.models import require
-
-    model = WhisperModel(str(require(name)), device="cpu", compute_type="int8")
+    model = load_whisper(name)
 
     def transcribe(audio: NDArray[np.float32]) -> str:
         segments, _ = model.transcribe(audio, language="en", beam_size=1, condition_on_previous_text=False)
         return " ".join(segment.text.strip() for segment in segments)
 
     return transcribe
+
+
+def load_whisper(name: str) -> Any:
+    """The recogniser itself, as its library gives it. Raises ``ModelUnavailable`` if it was not pulled."""
+    from faster_whisper import WhisperModel
+
+    from duologue.engine.models import require
+
+    return WhisperModel(str(require(name)), device="cpu", compute_type="int8")

@@ -28,6 +28,8 @@ WORDS = {
     "cards-003.wav": "seven of clubs",
     "cards-004.wav": "five five",
     "goforward.wav": "go forward ten meters",
+    "jfk-ask-not.wav": "and so my fellow americans ask not what your country can do for you ask what you can do for"
+    " your country",
     "librivox-austen-0870.wav": "and mister john dashwood had then leisure to consider how much there might be"
     " prudently in his power to do for them",
     "librivox-austen-0880.wav": "he was not an ill disposed young man",
@@ -131,7 +133,7 @@ class Library:
         self._folder = folder
         self._cache: dict[tuple[Source, str], tuple[NDArray[np.float32], SpeechBounds]] = {}
         self._voice: object | None = None
-        self.words = _transcripts(folder) if folder else {}
+        self.words = transcripts(folder) if folder else {}
         self.left_out: dict[str, str] = {}
         """Recordings that cannot be one turn, with the reason."""
 
@@ -246,7 +248,7 @@ def _utterance(
     return Utterance(id_, "answer", source, name, words, gain_db, noise, snr_db, lead, int(rng.integers(2**31)))
 
 
-def _transcripts(folder: Path) -> dict[str, str]:
+def transcripts(folder: Path) -> dict[str, str]:
     """True words of the recordings in ``folder`` that have any. Raises ``ValueError`` if none has."""
     table = folder / "transcripts.tsv"
     words = dict(WORDS)

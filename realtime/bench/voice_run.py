@@ -156,7 +156,7 @@ def _run_info(
         settings=options.settings,
         calls=plan_calls(utterances, options.sessions, options.turns_per_call),
         ready_s=ready_s,
-        machine=_machine(),
+        machine=machine(),
         model=options.model,
         baseline=options.baseline,
         recogniser=options.recogniser if options.recognise and not not_measured else None,
@@ -241,7 +241,8 @@ def _recognise(options: VoiceOptions) -> None:
     write_lines(options.out / REPLIES, replies)
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What a run was made on."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return {
         "cores": len(cores),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from duologue.engine.words import word_errors
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.realtime.bench.conversation import Conversation, SeenResponse, Turn
-from duologue.realtime.bench.playback import ClientPlayback, Policy, underrun
+from duologue.realtime.bench.playback import ClientPlayback, Player, Policy, underrun
 from duologue.realtime.bench.utterances import Utterance
 from duologue.realtime.bench.voice_to_voice import VoiceSplit, first_heard_s, last_heard_s, voice_split
 from duologue.realtime.client import Received, ServerMessage
@@ -90,9 +90,9 @@ class Said(msgspec.Struct, frozen=True):
 class Replay:
     """A call's log played through the same conversation and player as the caller's."""
 
-    def __init__(self, entries: Sequence[LogEntry], policy: Policy) -> None:
+    def __init__(self, entries: Sequence[LogEntry], policy: Policy, player: Player | None = None) -> None:
         self.conversation = Conversation()
-        self.playback = ClientPlayback(policy)
+        self.playback = ClientPlayback(policy, player)
         self.said: list[Said] = []
         self.overlapped: dict[str, list[str]] = {}
         """By utterance: the responses that had unheard audio when the interruption began."""

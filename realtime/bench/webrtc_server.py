@@ -2,7 +2,7 @@
 
 ``aiortc`` is the echo of aiortc's own examples: the incoming track is handed to the sender as it is. ``media`` is the
 sound of a duologue call without a session: our jitter buffer and decoder, our queue, encoder and clock; what comes in
-goes out. ``gateway`` (:mod:`duologue.realtime.bench.webrtc_gateway`) has everything on.
+goes out. The third, with everything on, is that of ``duologue bench gateway``.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ OnPacket = Callable[[int, int, int, bytes], None]
 """``on_packet(ssrc, sequence_number, timestamp, payload)``, on the event loop."""
 
 
-def _opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
+def opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
     """What Opus is called in this call. Raises ``ValueError`` if it was not agreed on."""
     for codec in transceiver._codecs:
         if codec.mimeType.lower() == "audio/opus":
@@ -59,7 +59,7 @@ def agree_on_opus(transceiver: RTCRtpTransceiver) -> int:
 
     Raises ``ValueError`` if it was not offered.
     """
-    payload_type = _opus_payload_type(transceiver)
+    payload_type = opus_payload_type(transceiver)
     transceiver._codecs = [
         dataclasses.replace(codec, parameters={**codec.parameters, **OPUS_PARAMETERS})
         for codec in transceiver._codecs
@@ -183,7 +183,8 @@ class PacketSender:
         self._payload_type = payload_type
         # In the lower half, so that SRTP's roll-over counter cannot be guessed wrong at the first wrap.
         self._number = random.randrange(1 << 15)
-        self._origin = random.getrandbits(32)
+        self.origin: Final = random.getrandbits(32)
+        """Timestamp of the stream's beginning."""
         self._extension, self._send_time_at = _extension(transceiver)
         self._packets = 0
         self._octets = 0
@@ -203,7 +204,7 @@ class PacketSender:
         if pair is None or transport._state is not State.CONNECTED or not sender._enabled:
             return False
         now = time.time()
-        timestamp = (self._origin + ticks) & 0xFFFFFFFF
+        timestamp = (self.origin + ticks) & 0xFFFFFFFF
         flags = 0x90 if self._extension else 0x80
         header = _HEADER.pack(flags, marker << 7 | self._payload_type, self._number, timestamp, sender._ssrc)
         if self._send_time_at:

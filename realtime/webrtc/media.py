@@ -16,7 +16,13 @@ from aiortc.mediastreams import MediaStreamError
 
 from duologue.codecs.opus import DTX_BYTES, OpusEncoder, OpusError
 from duologue.codecs.ramps import first_level, last_level, start_from
-from duologue.realtime.webrtc.aiortc_wire import IdleTrack, PacketReceiver, PacketSender, agree_on_opus
+from duologue.realtime.webrtc.aiortc_wire import (
+    IdleTrack,
+    PacketReceiver,
+    PacketSender,
+    agree_on_opus,
+    opus_payload_type,
+)
 from duologue.realtime.webrtc.jitter import FRAME_TICKS, RTP_RATE, JitterBuffer, JitterStats, Piece
 from duologue.realtime.webrtc.media_clock import FRAME_S, MediaClock
 from duologue.realtime.webrtc.playout_queue import FRAME_BYTES, SAMPLE_RATE, PlayoutQueue
@@ -43,15 +49,15 @@ OnPcm = Callable[[bytes, int], None]
 class IncomingAudio:
     """The peer's microphone."""
 
-    def __init__(self, transceiver: RTCRtpTransceiver, on_pcm: OnPcm) -> None:
-        """Once the remote description is set and before the answer is made.
+    def __init__(self, transceiver: RTCRtpTransceiver, on_pcm: OnPcm, decoder: StreamDecoder | None = None) -> None:
+        """Once the remote description is set and before the answer is made. ``decoder``: one that is watched.
 
         Raises ``ValueError`` if Opus was not offered, ``OpusMissingError`` without libopus.
         """
         self._track = transceiver.receiver.track
         self._on_pcm = on_pcm
         self._packets = PacketReceiver(transceiver.receiver, agree_on_opus(transceiver), self._take)
-        self._decoder = StreamDecoder(SAMPLE_RATE)
+        self._decoder = decoder or StreamDecoder(SAMPLE_RATE)
         self._buffer = JitterBuffer()
         self._source: int | None = None
         self._last_arrival = 0.0
@@ -132,14 +138,13 @@ class OutgoingAudio:
     """The server's voice: takes a frame from the queue every 20 ms; where there is none it keeps time in silence."""
 
     def __init__(self, transceiver: RTCRtpTransceiver, queue: PlayoutQueue) -> None:
-        """Once the remote description is set and before the answer is made; on the event loop.
+        """Before the answer is made; on the event loop.
 
-        ``queue`` outlives this: the next peer connection of the call takes it over. Raises ``ValueError`` if Opus was
-        not offered, ``OpusMissingError`` without libopus.
+        ``queue`` outlives this: the next peer connection of the call takes it over. Raises ``OpusMissingError`` without
+        libopus.
         """
         self.queue = queue
         self._transceiver = transceiver
-        self._payload_type = agree_on_opus(transceiver)
         self._track = IdleTrack()
         transceiver.sender.replaceTrack(self._track)
         transceiver.direction = "sendrecv"
@@ -190,8 +195,8 @@ class OutgoingAudio:
         if self._stopped:
             return
         if not self._can_send():
-            if self._packets is None and self._transceiver.mid is not None:
-                self._packets = PacketSender(self._transceiver, self._payload_type)
+            if self._packets is None and self._transceiver.currentDirection is not None:
+                self._packets = PacketSender(self._transceiver, opus_payload_type(self._transceiver))
             self._due = now + FRAME_S
             return
         # To the nearest frame: the clock is a little early or late by turns, and must not run ahead of itself by that.

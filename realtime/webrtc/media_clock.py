@@ -25,8 +25,7 @@ class MediaClock:
     (Not the loop's own time: uvloop reads that once per turn and in whole milliseconds.)
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._phases: list[dict[Subscriber, None]] = [{} for _ in range(PHASES)]
         self._timer: asyncio.TimerHandle | None = None
         self._step = 0
@@ -38,7 +37,7 @@ class MediaClock:
         loop = asyncio.get_running_loop()
         clock = _clocks.get(loop)
         if clock is None:
-            clock = _clocks[loop] = cls(loop)
+            clock = _clocks[loop] = cls()
         return clock
 
     def join(self, subscriber: Subscriber) -> None:
@@ -47,9 +46,9 @@ class MediaClock:
         now = time.monotonic()
         if self._timer is None:
             self._step, self._began = 0, now
-            self._timer = self._loop.call_later(STEP_S, self._tick)
         # The phase that is due now comes again in a whole frame.
         self._phases[round((now - self._began) / STEP_S) % PHASES][subscriber] = None
+        self._wind(now)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Call it no more, but for a call that is due this instant. Harmless for one that is not here."""
@@ -59,14 +58,22 @@ class MediaClock:
             self._timer.cancel()
             self._timer = None
 
-    def _tick(self) -> None:
-        now = time.monotonic()
+    def _wind(self, now: float) -> None:
+        """Set the timer to the next step that somebody waits for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        ahead = next(n for n in range(1, PHASES + 1) if self._phases[(self._step + n) % PHASES])
+        delay = max(0.0, self._began + (self._step + ahead) * STEP_S - now)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._tick, self._step + ahead)
+
+    def _tick(self, step: int) -> None:
+        now, loop = time.monotonic(), asyncio.get_running_loop()
         # After a stall the steps that were missed are made up for: a subscriber sees by the time what it owes.
-        missed = max(int((now - self._began) / STEP_S) - self._step, 1)
-        due = range(self._step + 1, self._step + 1 + min(missed, PHASES))
-        self._step += missed
-        self._timer = self._loop.call_later(self._began + (self._step + 1) * STEP_S - now, self._tick)
-        for step in due:
-            for subscriber in self._phases[step % PHASES]:
+        reached = max(int((now - self._began) / STEP_S), step)
+        due = [self._phases[n % PHASES] for n in range(max(self._step, reached - PHASES) + 1, reached + 1)]
+        self._step = reached
+        self._wind(now)
+        for phase in due:
+            for subscriber in phase:
                 # A callback of its own each: what one raises goes to the loop's handler and leaves the rest alone.
-                self._loop.call_soon(subscriber, now)
+                loop.call_soon(subscriber, now)

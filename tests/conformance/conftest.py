@@ -26,6 +26,7 @@ DEPLOY = """
 stages:
   - stage_id: 1  # the language model: always the likeliest token, so that its answers can be known
     sampling: {temperature: 0.0}
+webrtc: {addresses: [127.0.0.1]}
 """
 
 

@@ -7,9 +7,7 @@ event that the client did not understand, or a word of warning on its console, i
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -18,7 +16,7 @@ from typing import Any
 
 import pytest
 from mcp_server import mcp_server
-from missing import missing
+from npm_packages import node_modules
 from scripted_server import KEY, ScriptedServer, scripted_server
 from served import Served
 from tape import Tape
@@ -26,41 +24,17 @@ from tape import Tape
 from duologue.sessions.mcp.policy import McpRules
 
 HERE = Path(__file__).resolve().parent / "agents_js"
-OLDEST_NODE = 18
 PATIENCE_S = 120.0
-INSTALL_S = 300.0
 
 Drive = Callable[..., Awaitable[tuple[Tape, dict[str, Any]]]]
 
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver, beside the packages of its lock file: installed once, into the user's cache."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        missing("Node and npm are not installed: @openai/agents cannot be tried.")
-    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    if int(version.removeprefix("v").partition(".")[0]) < OLDEST_NODE:
-        missing(f"Node {version} is too old for @openai/agents: {OLDEST_NODE} or later is needed.")
-    lock = (HERE / "package-lock.json").read_bytes()
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duologue-tests"
-    packages = caches / f"agents-js-{hashlib.sha256(lock).hexdigest()[:16]}"
-    if not packages.exists():
-        caches.mkdir(parents=True, exist_ok=True)
-        fresh = tmp_path_factory.mktemp("npm")
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, fresh)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=fresh, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-        if done.returncode:
-            missing(f"npm could not install @openai/agents: {done.stderr[-1000:]}")
-        unpacked = Path(shutil.move(fresh, caches / f"{packages.name}.{os.getpid()}"))
-        try:
-            unpacked.rename(packages)
-        except OSError:  # somebody else was faster
-            shutil.rmtree(unpacked)
+    """The driver, beside the packages of its lock file."""
+    packages = node_modules(HERE)
     folder = tmp_path_factory.mktemp("driver")
-    (folder / "node_modules").symlink_to(packages / "node_modules")
+    (folder / "node_modules").symlink_to(packages)
     return Path(shutil.copy(HERE / "driver.mjs", folder))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_calls import Quiet
 from prometheus_client import REGISTRY, generate_latest
 
 from duologue.engine import pipeline as pipelines
@@ -29,11 +30,6 @@ from duologue.engine.requests import (
     TextDelta,
     Transcribe,
 )
-
-
-class Quiet:
-    def step(self, frames: Any, state: Any) -> tuple[Any, Any]:
-        return np.zeros(len(frames), np.float32), state
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
+from engine_calls import TIMEOUT_S, Quiet, know_scripted_pipeline, open_, read, restarted, say, until_idle
 from prometheus_client import generate_latest
-from scripted_stages import PIPELINE, TARGETS, ask
 
 from duologue.engine import engine as engines
-from duologue.engine import pipeline as pipelines
 from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.deploy import DeployError, load_deploy
@@ -28,18 +26,10 @@ from duologue.engine.executors import heartbeat, remote
 from duologue.engine.executors.process import ProcessReplica
 from duologue.engine.executors.remote import WorkerError
 from duologue.engine.executors.wire import Ping
-from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
 from duologue.engine.requests import EngineRequest, Speak, TextDelta
-from duologue.engine.stream import Stream
 
-TIMEOUT_S = 30.0
 ONE_PROCESS = "stages: [{stage_id: 0, executor: process}]"
 TWO_PROCESSES = "stages: [{stage_id: 0, executor: process}, {stage_id: 1, executor: process}]"
-
-
-class Quiet:
-    def step(self, frames: Any, state: Any) -> tuple[Any, Any]:
-        return np.zeros(len(frames), np.float32), state
 
 
 def children() -> set[int]:
@@ -52,12 +42,7 @@ def shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "shm"
     folder.mkdir()
     monkeypatch.setattr(segments, "shared_memory_folder", lambda: folder)
-    get_pipeline("assistant")  # registers itself at its one import, so before the registry is copied
-    monkeypatch.setattr(pipelines, "_pipelines", dict(pipelines._pipelines))
-    monkeypatch.setattr(pipelines, "_stage_classes", dict(pipelines._stage_classes))
-    for stage in PIPELINE.stages:
-        register_stage(stage.model_arch, TARGETS[stage.stage_id])
-    register_pipeline(PIPELINE)
+    know_scripted_pipeline(monkeypatch)
     return folder
 
 
@@ -80,22 +65,6 @@ async def engine_of(tmp_path: Path, shared_memory: Path) -> AsyncIterator[Callab
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def open_(engine: Engine, script: str, name: str = "r") -> Stream:
-    return engine.open(EngineRequest(request_id=name, session_id="s", payload=ask(script)))
-
-
-async def read(stream: Stream) -> list[Any]:
-    async with asyncio.timeout(TIMEOUT_S):
-        return [delta async for delta in stream]
-
-
-async def say(engine: Engine, script: str, name: str = "r") -> str:
-    deltas = await read(open_(engine, script, name))
-    assert deltas[-1].reason == "completed", deltas[-1]
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
-    return "".join(d.text for d in deltas if isinstance(d, TextDelta))
-
-
 def replica(engine: Engine, stage_id: int = 0, index: int = 0) -> ProcessReplica:
     found = engine._replicas[stage_id][index]
     assert isinstance(found, ProcessReplica)
@@ -104,12 +73,6 @@ def replica(engine: Engine, stage_id: int = 0, index: int = 0) -> ProcessReplica
 
 def in_flight_series(stage: str) -> list[bytes]:
     return [s for s in generate_latest().splitlines() if b"in_flight{" in s and f'stage="{stage}"'.encode() in s]
-
-
-async def restarted(worker: ProcessReplica) -> None:
-    supervisor = worker._supervisor
-    assert supervisor is not None
-    await asyncio.wait_for(asyncio.shield(supervisor), TIMEOUT_S)
 
 
 async def test_a_killed_worker_fails_its_requests_at_once_and_comes_back(engine_of: Callable[..., Any]) -> None:
@@ -225,7 +188,7 @@ async def test_a_stage_that_never_releases_an_aborted_request_is_hung(
     await asyncio.wait_for(anext(other), TIMEOUT_S)
     stuck.abort()
     assert (await read(other))[-1].error == "Stage 'source' failed: its worker process hung and was killed."
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await until_idle(engine)
     await restarted(replica(engine))
     assert await say(engine, "numbers 2") == "0 1 "
 
@@ -345,7 +308,7 @@ async def test_a_request_that_cannot_be_sent_fails_by_name_and_leaves_nothing(en
     payload = Speak(text=object())  # type: ignore[arg-type]
     deltas = await read(engine.open(EngineRequest(request_id="r", session_id="s", payload=payload)))
     assert deltas[-1].error == "Stage 'source' failed: 'EngineRequest' holds a 'object', which cannot be sent"
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await until_idle(engine)
     assert await say(engine, "numbers 2") == "0 1 "
 
 
@@ -437,7 +400,7 @@ async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(
             assert (await read(stream))[-1].reason == "failed"
             await restarted(replica(engine))
         stream.abort()
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await until_idle(engine)
     assert os.listdir(shared_memory) == []
     assert await say(engine, "numbers 2", "last") == "0 1 "
     assert psutil.Process().num_fds() == descriptors

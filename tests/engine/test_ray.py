@@ -14,43 +14,28 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
+from engine_calls import TIMEOUT_S, Quiet, know_scripted_pipeline, open_, read, restarted, say, until_idle
 from ray_nodes import Nodes
-from scripted_stages import PIPELINE, TARGETS, ask
 
-from duologue.engine import pipeline as pipelines
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.executors import remote
 from duologue.engine.executors.ray_replica import RayReplica
 from duologue.engine.executors.ray_wire import InOrder
 from duologue.engine.executors.remote import WorkerError
-from duologue.engine.pipeline import get_pipeline, register_pipeline, register_stage
-from duologue.engine.requests import EngineRequest, TextDelta
+from duologue.engine.requests import TextDelta
 from duologue.engine.stream import Stream
 
-TIMEOUT_S = 60.0
 PATIENT = "silent_after_s: 30, dead_after_s: 60"
 ON = "executor: ray, resources: {num_cpus: 0, custom: {%s: 1}}"
 ONE = "stages: [{stage_id: 0, " + ON % "far" + "}]"
 
 
-class Quiet:
-    def step(self, frames: Any, state: Any) -> tuple[Any, Any]:
-        return np.zeros(len(frames), np.float32), state
-
-
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripted pipeline made known."""
-    get_pipeline("assistant")  # registers itself at its one import, so before the registry is copied
-    monkeypatch.setattr(pipelines, "_pipelines", dict(pipelines._pipelines))
-    monkeypatch.setattr(pipelines, "_stage_classes", dict(pipelines._stage_classes))
-    for stage in PIPELINE.stages:
-        register_stage(stage.model_arch, TARGETS[stage.stage_id])
-    register_pipeline(PIPELINE)
+    know_scripted_pipeline(monkeypatch)
 
 
 @pytest.fixture
@@ -71,31 +56,10 @@ async def engine_of(tmp_path: Path, ray_nodes: Nodes) -> AsyncIterator[Callable[
     await asyncio.to_thread(ray_nodes.wait_for_no_objects)
 
 
-def open_(engine: Engine, script: str, name: str = "r") -> Stream:
-    return engine.open(EngineRequest(request_id=name, session_id="s", payload=ask(script)))
-
-
-async def read(stream: Stream) -> list[Any]:
-    async with asyncio.timeout(TIMEOUT_S):
-        return [delta async for delta in stream]
-
-
-async def say(engine: Engine, script: str, name: str = "r") -> str:
-    deltas = await read(open_(engine, script, name))
-    assert deltas[-1].reason == "completed", deltas[-1]
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
-    return "".join(d.text for d in deltas if isinstance(d, TextDelta))
-
-
 def replica(engine: Engine, stage_id: int = 0, index: int = 0) -> RayReplica:
     found = engine._replicas[stage_id][index]
     assert isinstance(found, RayReplica)
     return found
-
-
-async def restarted(worker: RayReplica) -> None:
-    assert worker._supervisor is not None
-    await asyncio.wait_for(asyncio.shield(worker._supervisor), TIMEOUT_S)
 
 
 async def at_work(engine: Engine, count: int, script: str = "endless-blocks") -> list[Stream]:
@@ -229,7 +193,7 @@ async def test_no_object_is_left_after_hundreds_of_aborts_and_a_kill(
             await restarted(replica(engine))
         stream.abort()
         stream.abort()
-    await asyncio.wait_for(engine._orchestrator.idle(), TIMEOUT_S)  # type: ignore[union-attr]
+    await until_idle(engine)
     await asyncio.to_thread(ray_nodes.wait_for_no_objects)
     assert await say(engine, "blocks 2 50000", "last") == "0:25000:15 1:25000:15 "
 
@@ -300,7 +264,7 @@ GATEWAY = """
 import asyncio, sys
 from ray._private import ray_constants
 ray_constants.ENABLE_RAY_CLUSTER = False
-from scripted_stages import PIPELINE, TARGETS, ask
+from scripted_stages import ask
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.deploy import RayDeploy
 from duologue.engine.executors.build import StageBuild

@@ -116,3 +116,9 @@ async def test_a_peer_that_does_not_take_in_the_rest_is_cut_off_after_the_sessio
     assert connection.transport.state == "closing"
     connection.loop.advance(connection.protocol.close_timeout)
     assert connection.transport.state == "aborted"
+
+
+async def test_a_server_that_leaves_lets_a_closing_connection_go(connection: Connection) -> None:
+    connection.protocol.conn.send_close(1000)
+    connection.protocol.shutdown()  # the original raises, and takes the server with it
+    assert connection.transport.state == "closing"

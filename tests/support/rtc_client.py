@@ -153,6 +153,10 @@ class RtcClient:
                 self._changed.clear()
                 await self._changed.wait()
 
+    def loop_time(self) -> float:
+        """The clock of ``loud_at``."""
+        return asyncio.get_running_loop().time()
+
     def kinds(self) -> list[str]:
         return [event["type"] for event in self.events]
 

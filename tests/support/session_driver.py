@@ -86,6 +86,9 @@ class Driver:
         limits: Limits | None = None,
         speculate: bool = False,
         prepares: bool = False,
+        read_along: bool = False,
+        languages: frozenset[str] | None = None,
+        voice_languages: frozenset[str] = frozenset(),
         deliver: bool = True,
         transcription: bool = True,
         can_call_tools: bool = False,
@@ -111,6 +114,9 @@ class Driver:
             media_clock=media_clock,
             may_speculate=lambda: speculate,
             prepares=prepares,
+            may_read_along=lambda: read_along,
+            languages=languages,
+            voice_languages=voice_languages,
         )
         session = RealtimeSession(
             id="sess_test",

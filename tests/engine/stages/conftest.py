@@ -100,8 +100,7 @@ def transcribe(recogniser: WhisperRecogniser) -> Callable[..., str]:
 
     def words_in(samples: NDArray[np.float32], rate: int = 16_000, **fields: Any) -> str:
         payload = Transcribe(audio=float_to_pcm16(samples), sample_rate=rate, **fields)
-        (delta,) = run(recogniser, payload)
-        return delta.text
+        return "".join(delta.text for delta in run(recogniser, payload))
 
     return words_in
 

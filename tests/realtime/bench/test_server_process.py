@@ -60,8 +60,23 @@ def test_use_is_taken_between_the_marks_and_memory_over_all_samples():
 
 
 async def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path):
-    deploy = tmp_path / "deploy.yaml"
-    deploy.write_text("no_such_key: 1\n")
-    with pytest.raises(ServerUnreachable, match="no_such_key"):
-        async with own_server(deploy, tmp_path / "server.log"):
+    """What `duologue serve` says of a wrong deploy file is tested where it is made; here: that it is passed on."""
+    program = "import sys; print('loading', file=sys.stderr); sys.exit('duologue: ' + ' '.join(sys.argv[1:]))"
+    with pytest.raises(ServerUnreachable, match=r"duologue: serve --port 0 --deploy-config \S+/deploy\.yaml \(log: "):
+        async with own_server(tmp_path / "deploy.yaml", tmp_path / "server.log", program=program):
             pass
+
+
+async def test_a_server_is_there_once_it_says_so_and_is_interrupted_at_the_end(tmp_path: Path):
+    program = """
+import signal, sys
+print("Listening on x", flush=True)
+print("duologue ready ws://127.0.0.1:1/v1/realtime and more", flush=True)
+print(signal.sigwait([signal.SIGINT]).name, file=sys.stderr)
+"""
+    block = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])"
+    async with own_server(None, tmp_path / "server.log", program=block + program) as server:
+        assert server.url == "ws://127.0.0.1:1/v1/realtime"
+        assert psutil.pid_exists(server.pid)
+    assert not psutil.pid_exists(server.pid)
+    assert (tmp_path / "server.log").read_text() == "SIGINT\n"

@@ -1,4 +1,4 @@
-"""Languages by their tags, as a language model is told of them."""
+"""Languages by their tags: their names, how they are written, which of them a recogniser knows."""
 
 from __future__ import annotations
 
@@ -51,6 +51,15 @@ NAMES = {
 
 WITHOUT_SPACES = frozenset({"ja", "th", "zh"})
 """Languages that put no space between sentences."""
+
+
+_WHISPER = """
+    af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr
+    ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc
+    pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl tr tt uk ur uz vi yi yo zh
+"""
+WHISPER: frozenset[str] = frozenset(_WHISPER.split())
+"""Languages that Whisper's multilingual models know, by the codes that they have for them."""
 
 
 def primary(tag: str) -> str:
