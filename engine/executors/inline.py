@@ -242,7 +242,8 @@ class InlineReplica:
         self._handed_out.append(lane)
         self._idle.notify()
 
-    def _take_slot(self, lane: Lane) -> None:
+    def _free_slot(self, lane: Lane) -> None:
+        """Of one that had nothing to compute there is none."""
         if lane.has_slot:
             lane.has_slot = False
             self._computing -= 1
@@ -253,7 +254,7 @@ class InlineReplica:
         while (lane := self._next_lane()) is not None:
             lane.work()
             with self.lock:
-                self._take_slot(lane)
+                self._free_slot(lane)
                 if lane.over:
                     del self._lanes[lane.request.request_id]
                     self.outbox.put(Released(lane.request.request_id, lane.busy_s))
@@ -275,17 +276,18 @@ class InlineReplica:
                 self._idle.wait()
             return self._handed_out.popleft()
 
-    def step_aside(self, lane: Lane, until: Callable[[], bool] = lambda: True) -> bool:
+    def step_aside(self, lane: Lane, until: Callable[[], bool]) -> bool:
         """Called in the middle of a piece: give the slot away, and wait until ``until`` holds and the lane is the most
         urgent one for a free slot. False: the request is dead."""
         with self.lock:
-            self._take_slot(lane)
+            self._free_slot(lane)
             self._blocked += 1
             if len(self._threads) - self._blocked < self.slots:
                 self._start_worker()
-            self._hand_out()
-            while not lane.dead and not until():
-                lane.changed.wait()
+            if not until():
+                self._hand_out()
+                while not lane.dead and not until():
+                    lane.changed.wait()
             self._resuming.append(lane)
             self._hand_out()
             while not lane.dead and not lane.has_slot:
