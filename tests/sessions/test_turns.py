@@ -12,6 +12,9 @@ from duologue.engine.requests import Converse, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
+from duologue.sessions.timebase import VAD_FRAME_TICKS
+from duologue.sessions.turns.policy import Paused
+from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 PREFIX_MS, WINDOW_MS = 300, 500
 
@@ -396,3 +399,15 @@ def test_speech_right_after_an_idle_timeout_begins_no_earlier_than_it_ended() ->
     silent_until = driver.last(events.IdleTimeoutTriggered).audio_end_ms
     driver.say(speech(600), silence(800))
     assert driver.last(events.SpeechStarted).audio_start_ms == silent_until
+
+
+@pytest.mark.parametrize(("window_ms", "silent_frames"), [(200, 2), (400, 2), (500, 4), (1500, 4)])
+def test_the_shorter_the_window_the_earlier_an_answer_is_prepared(window_ms: int, silent_frames: int) -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=window_ms))
+    probabilities = [0.9] * 10 + [0.01] * 6
+    signals = [
+        (index, signal)
+        for index, probability in enumerate(probabilities)
+        for signal in policy.frame(index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS, probability)
+    ]
+    assert next(index for index, signal in signals if isinstance(signal, Paused)) == 10 + silent_frames - 1
