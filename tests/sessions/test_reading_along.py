@@ -157,6 +157,9 @@ def test_there_is_one_request_at_a_time_and_a_pause_takes_its_place() -> None:
     payload = driver.requests[speculative].payload
     assert isinstance(payload, Transcribe)
     assert payload.urgency == "speculative"
+    due = [effect.request.due_in_s for effect in driver.effects_of(OpenRequest)]
+    assert due[0] == 1.0
+    assert 0 < due[-1] < 0.5
 
 
 def test_a_speculation_begins_with_what_has_been_sent_and_is_the_turns_transcript() -> None:
