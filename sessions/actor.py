@@ -18,12 +18,14 @@ from typing import Any, NoReturn, Protocol, runtime_checkable
 from duologue.engine.engine import Engine, RequestRefused
 from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
+from duologue.engine.turn_model import Question
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbandonCall,
     AbortRequest,
+    AskTurnModel,
     AudioSent,
     CallTool,
     CloseSession,
@@ -50,6 +52,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
@@ -228,6 +231,8 @@ class SessionActor:
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
+        self._question: Question | None = None
+        """What the turn model was asked last."""
         self._unfed: deque[bytes] = deque()
         """Input that waits until voice activity has caught up. Until then no event is handled."""
         self._yielding = False
@@ -421,6 +426,8 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case AskTurnModel():
+                    self._ask(effect)
                 case GoOn(rest=rest):
                     self._mailbox.events.appendleft(rest)
                     self._yielding = True
@@ -524,6 +531,21 @@ class SessionActor:
             self._voice_activity.close()
         self._voice_activity = None
 
+    def _ask(self, effect: AskTurnModel) -> None:
+        """Ask the turn model; it is bounded, and a question of before that is still open is not wanted any more."""
+        number = effect.question
+        self._withdraw_question()
+        self._question = self._engine.turn_model.ask(
+            effect.pcm,
+            effect.sample_rate,
+            lambda probability: self._mailbox.post(TurnJudged(number, probability)),
+        )
+
+    def _withdraw_question(self) -> None:
+        if self._question is not None:
+            self._question.withdraw()
+        self._question = None
+
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
@@ -558,5 +580,6 @@ class SessionActor:
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()
+        self._withdraw_question()
         for request_id in list(self._streams):
             self._abort(request_id)

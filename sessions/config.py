@@ -271,6 +271,9 @@ class Limits(Shape, frozen=True):
     """Longest time without an event of the client, answers apart; None: no client of the protocol expects one."""
     max_turn_s: float = 120.0
     """Longest turn under voice-activity detection; a longer one is committed by force."""
+    input_gap_ms: Annotated[float, msgspec.Meta(ge=0)] = 2000.0
+    """When a client has sent no audio for so long in the middle of a turn (muted, a key let go, discontinuous
+    transmission), the time without audio counts as silence; 0: never, the turn waits for audio."""
     wait_for_silence_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How long a ``response.create`` waits while the user speaks; 0: it goes on at once."""
     max_manual_buffer_s: float = 900.0

@@ -56,6 +56,8 @@ class SessionContext:
     """What cleans the input of a session that asks for ``noise_reduction``."""
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
+    judges_turns: bool = False
+    """Whether there is a model that says when a turn sounds finished."""
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False

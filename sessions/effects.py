@@ -24,6 +24,13 @@ class VoiceActivity(Signal, frozen=True):
     probability: float
 
 
+class TurnJudged(Signal, frozen=True):
+    """The answer to :class:`AskTurnModel`: how probable it is that the turn is over; None: there is no answer."""
+
+    question: int
+    probability: float | None
+
+
 class MoreAudio(Signal, frozen=True):
     """The rest of an append from byte ``offset`` on: what takes long to work on is taken in pieces."""
 
@@ -161,6 +168,15 @@ class FeedVoiceActivity(Effect, frozen=True):
 
 class StopVoiceActivity(Effect, frozen=True):
     """No stream of voice activity is wanted any more."""
+
+
+class AskTurnModel(Effect, frozen=True):
+    """Have the sound of a turn up to a pause judged; answered by :class:`TurnJudged`. A new question takes the place of
+    one that is open."""
+
+    question: int
+    pcm: bytes
+    sample_rate: int
 
 
 class GoOn(Effect, frozen=True):

@@ -9,7 +9,7 @@ from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
 from duologue.codecs.wire_audio import WireDecoder
 from duologue.sessions.config import NoiseReduction
-from duologue.sessions.timebase import ticks_per_sample
+from duologue.sessions.timebase import ticks_per_sample, to_ms
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
 
@@ -37,6 +37,10 @@ class InputTimeline:
         self._suppressor: NoiseSuppressor | None = None
         self.end = 0
         """First tick not yet received."""
+        self._gaps: list[tuple[int, int]] = []
+        """First tick and length of the silence put in for gaps, while it is held."""
+        self._gap_ticks = 0
+        """Of such silence that is not held any more."""
 
     @property
     def sample_rate(self) -> int:
@@ -70,7 +74,24 @@ class InputTimeline:
 
         Returns the PCM16 that is new, or newly clean: it begins where that of the last call ended.
         """
-        pcm = self._decoder.decode(data)
+        return self._extend(self._decoder.decode(data))
+
+    def append_silence(self, seconds: float) -> bytes:
+        """Put silence where the client has sent nothing for so long; it does not count in :meth:`wire_ms`.
+
+        Returns as :meth:`append` does.
+        """
+        samples = round(seconds * self.sample_rate)
+        if samples:
+            self._gaps.append((self.end, samples * self._ticks))
+        return self._extend(bytes(2 * samples))
+
+    def wire_ms(self, position: int) -> int:
+        """A position in milliseconds of what the client has sent."""
+        put_in = self._gap_ticks + sum(min(max(position - start, 0), length) for start, length in self._gaps)
+        return to_ms(position - put_in)
+
+    def _extend(self, pcm: bytes) -> bytes:
         self._pcm += pcm
         self.end += len(pcm) // 2 * self._ticks
         return pcm if self._suppressor is None else self._clean(self._suppressor, pcm)
@@ -91,6 +112,8 @@ class InputTimeline:
     def drop_before(self, position: int) -> None:
         """Let go of everything before a position."""
         del self._pcm[: self._offset(position)]
+        while self._gaps and sum(self._gaps[0]) <= self.start:
+            self._gap_ticks += self._gaps.pop(0)[1]
 
     def clear(self) -> None:
         """Let go of everything received, half a sample included."""

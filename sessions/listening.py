@@ -1,27 +1,40 @@
 """The input half of the session core: from appended bytes to turns of the user.
 
 Bytes go onto the timeline; voice activity over them comes back frame by frame; the turn policy turns the frames into
-signals; the turns become committed items. What an utterance leads to is the other half's business
-(:mod:`duologue.sessions.answering`), reached through :class:`TurnListener`.
+signals; the turns become committed items. While a model judges whether a turn is over, the frames that come wait, so
+that how long it takes changes nothing but the moment of the decision. What an utterance leads to is the other half's
+business (:mod:`duologue.sessions.answering`), reached through :class:`TurnListener`.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from duologue.sessions import server_events as events
 from duologue.sessions.conversation import Entry, Recording
 from duologue.sessions.core import SessionCore
-from duologue.sessions.effects import FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
+from duologue.sessions.effects import AskTurnModel, FeedVoiceActivity, GoOn, MoreAudio, StopVoiceActivity
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
 from duologue.sessions.items import InputAudio, MessageItem
-from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, ticks_per_sample, to_ms
-from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
-from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
+from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, ticks_per_sample
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped, TurnSignal
+from duologue.sessions.turns.semantic import policy_for
+from duologue.sessions.turns.silence import SilencePolicy
 
 MIN_COMMIT_MS = 100
+JUDGED_S = 8
+"""How much of a turn a model gets to judge."""
+ANSWER_WITHIN_S = 0.5
+"""How long the model's answer is waited for; without one silence decides."""
+MAX_HELD = 1024
+"""Frames (33 s) that may wait for the answer, where input comes faster than in real time."""
+GAP_STEP_S = 0.2
+"""How often the time without input is counted, once it counts as silence."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,17 @@ class Listening:
         self._uncommitted_id: str | None = None
         """Of the item that the buffer will become, without turn detection."""
         self._policy: SilencePolicy | None = None
+        self._questions = 0
+        self._asked_at: int | None = None
+        """The position that the model has been asked about and has not answered yet."""
+        self._answer_until = math.inf
+        self._held: deque[float] = deque()
+        """Frames that wait for its answer."""
+        self._heard_until = -math.inf
+        """When input came last, or when the time without it was counted as silence last."""
+        self._input_at = -math.inf
+        self._watch_at = math.inf
+        """When to look whether input still comes."""
         self._stream = 0
         self._stream_position = 0
         self._settled = 0
@@ -123,19 +147,29 @@ class Listening:
         detection = session_input.turn_detection
         if detection is None:
             self._turn = self._policy = None
+            self._watch_at = math.inf
+            self._forget_question()
             self._listener.turn_dropped()
             self._core.effects.append(StopVoiceActivity())
             return
-        settings = SilenceSettings.of(detection, self._core.context.limits.max_turn_s)
+        position = max(self._settled, self._timeline.start)
+        context = self._core.context
+        policy = policy_for(detection, context.limits.max_turn_s, position, judged=context.judges_turns)
         if self._policy is None:
             self._uncommitted_id = None
             self._listener.turn_dropped()
             self._restart_stream()
-            self._policy = SilencePolicy(settings, max(self._settled, self._timeline.start))
         else:
-            self._policy.configure(settings)
+            policy.take_over(self._policy)
+        self._policy = policy
 
-    def append(self, data: bytes) -> None:
+    @property
+    def deadline(self) -> float:
+        """When :meth:`tick` is due at the latest."""
+        return min(self._answer_until, self._watch_at)
+
+    def append(self, data: bytes, now: float) -> None:
+        self._input_at = self._heard_until = now
         limit_s = self._core.context.limits.max_manual_buffer_s
         if self._policy is None and self._timeline.end - self._timeline.start > limit_s * TICKS_PER_SECOND:
             message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
@@ -145,8 +179,9 @@ class Listening:
         else:
             self._feed(self._timeline.append(data))
 
-    def hear(self, pcm: bytes) -> None:
+    def hear(self, pcm: bytes, now: float) -> None:
         """Sound from a media track: it comes whether it is wanted or not, so only the newest is kept."""
+        self._input_at = self._heard_until = now
         self._feed(self._timeline.append(pcm))
         if self._policy is None:
             kept = int(self._core.context.limits.max_manual_buffer_s * TICKS_PER_SECOND)
@@ -189,7 +224,7 @@ class Listening:
             )
             raise ProtocolError("input_audio_buffer_commit_empty", message)
         if self._turn is not None:
-            self._core.emit(events.SpeechStopped, audio_end_ms=to_ms(end), item_id=self._turn.item_id)
+            self._core.emit(events.SpeechStopped, audio_end_ms=self._timeline.wire_ms(end), item_id=self._turn.item_id)
             self._listener.turn_resumed()
         uncommitted, self._uncommitted_id = self._uncommitted_id, None
         item_id = self._turn.item_id if self._turn is not None else uncommitted or self._core.context.ids("item")
@@ -209,9 +244,10 @@ class Listening:
         """An idle timeout: an item without sound that says how long nobody spoke."""
         end, item_id = self._timeline.end, self._core.context.ids("item")
         # A client that sends nothing while nobody speaks has been silent for longer than what it has written.
-        start_ms = max(to_ms(self._settled), self._silent_until_ms, to_ms(end) - round(silence_s * 1000))
-        self._silent_until_ms = to_ms(end)
-        self._core.emit(events.IdleTimeoutTriggered, audio_start_ms=start_ms, audio_end_ms=to_ms(end), item_id=item_id)
+        settled_ms, end_ms = map(self._timeline.wire_ms, (self._settled, end))
+        start_ms = max(settled_ms, self._silent_until_ms, end_ms - round(silence_s * 1000))
+        self._silent_until_ms = end_ms
+        self._core.emit(events.IdleTimeoutTriggered, audio_start_ms=start_ms, audio_end_ms=end_ms, item_id=item_id)
         entry = self._make_item(item_id, end, end)
         entry.silence_s, entry.transcript = silence_s, ""
 
@@ -219,34 +255,91 @@ class Listening:
         """The next frame's speech probability. Frames of a stream that has been left are stale."""
         if stream != self._stream or self._policy is None:
             return
+        if self._asked_at is None:
+            self._frame(self._policy, probability, now)
+            return
+        self._held.append(probability)
+        if len(self._held) > MAX_HELD:
+            self.turn_judged(self._questions, None, now)
+
+    def turn_judged(self, question: int, probability: float | None, now: float) -> None:
+        """The model's answer. One that comes too late finds no question open."""
+        if self._asked_at is None or question != self._questions:
+            return
+        position, self._asked_at, self._answer_until = self._asked_at, None, math.inf
+        if self._policy is not None:
+            self._follow_all(self._policy.judged(probability), position, now)
+        while self._held and self._asked_at is None and self._policy is not None:
+            self._frame(self._policy, self._held.popleft(), now)
+
+    def tick(self, now: float) -> None:
+        """Go on without an answer that is late, and count time without input as silence."""
+        if now >= self._answer_until:
+            self.turn_judged(self._questions, None, now)
+        if now < self._watch_at:
+            return
+        gap_at = self._input_at + self._core.context.limits.input_gap_ms / 1000
+        if now < gap_at:
+            self._watch_at = gap_at
+            return
+        self._watch_at = now + GAP_STEP_S
+        silence_s, self._heard_until = now - self._heard_until, now
+        self._feed(self._timeline.append_silence(silence_s))
+
+    def _frame(self, policy: SilencePolicy, probability: float, now: float) -> None:
         start = self._stream_position
         end = self._stream_position = start + VAD_FRAME_TICKS
         if end > self._settled:
-            for signal in self._policy.frame(start, end, probability):
-                self._follow(signal, end, now)
+            self._follow_all(policy.frame(start, end, probability), end, now)
             if self._turn is not None and not self._paused:
                 self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))
-        keep_from = self._turn.start if self._turn is not None else end - self._policy.lookback
+        keep_from = self._turn.start if self._turn is not None else end - policy.lookback
         self._timeline.drop_before(keep_from)
 
+    def _follow_all(self, signals: Sequence[TurnSignal], position: int, now: float) -> None:
+        for signal in signals:
+            self._follow(signal, position, now)
+
     def _follow(self, signal: TurnSignal, position: int, now: float) -> None:
-        self._paused = isinstance(signal, Paused)
+        if not isinstance(signal, Asked):
+            self._paused = isinstance(signal, Paused)
         match signal:
             case Started(start=start):
                 self._turn = UserTurn(self._core.context.ids("item"), max(start, self._timeline.start))
-                milliseconds = to_ms(self._turn.start)
+                milliseconds = self._timeline.wire_ms(self._turn.start)
                 self._core.emit(events.SpeechStarted, audio_start_ms=milliseconds, item_id=self._turn.item_id)
+                self._watch_input()
                 self._listener.turn_started(now)
             case Paused() if self._turn is not None:
                 self._listener.turn_paused(self._utterance(self._turn.start, position), now)
             case Resumed():
                 self._listener.turn_resumed()
+            case Asked(end=end) if self._turn is not None:
+                self._ask(self._turn, end, now)
             case Stopped(end=end) if self._turn is not None:
                 turn, self._turn = self._turn, None
-                self._core.emit(events.SpeechStopped, audio_end_ms=to_ms(end), item_id=turn.item_id)
+                self._watch_at = math.inf
+                milliseconds = self._timeline.wire_ms(end)
+                self._core.emit(events.SpeechStopped, audio_end_ms=milliseconds, item_id=turn.item_id)
                 entry = self._make_item(turn.item_id, turn.start, end)
                 self._settled = end
                 self._listener.turn_committed(entry, now)
+
+    def _ask(self, turn: UserTurn, end: int, now: float) -> None:
+        self._questions += 1
+        self._asked_at, self._answer_until = end, now + ANSWER_WITHIN_S
+        heard = self._utterance(max(turn.start, end - JUDGED_S * TICKS_PER_SECOND), end)
+        self._core.effects.append(AskTurnModel(self._questions, heard.pcm, heard.sample_rate))
+
+    def _forget_question(self) -> None:
+        """What the model has been asked about is settled otherwise, and so are the frames that waited for it."""
+        self._asked_at, self._answer_until = None, math.inf
+        self._stream_position += len(self._held) * VAD_FRAME_TICKS
+        self._held.clear()
+
+    def _watch_input(self) -> None:
+        gap_s = self._core.context.limits.input_gap_ms / 1000
+        self._watch_at = self._input_at + gap_s if gap_s else math.inf
 
     def _make_item(self, item_id: str, start: int, end: int) -> Entry:
         core = self._core
@@ -267,10 +360,13 @@ class Listening:
     def _settle(self, position: int) -> None:
         """Audio before ``position`` belongs to an item or is gone; no turn reaches back to it."""
         self._settled = position
+        self._watch_at = math.inf
+        self._forget_question()
         self._timeline.drop_before(position)
         if self._policy is not None:
             self._policy.reset(position)
 
     def _restart_stream(self) -> None:
+        self._forget_question()
         self._stream += 1
         self._stream_position = self._timeline.clean_end

@@ -46,6 +46,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
@@ -97,9 +98,8 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        if self._answering.responses.idle_since is None:
-            return min(self._lifetime.deadline, self._waiting_until)
-        return min(self._lifetime.deadline, self._waiting_until, self._idle_at)
+        deadline = min(self._lifetime.deadline, self._waiting_until, self._listening.deadline)
+        return deadline if self._answering.responses.idle_since is None else min(deadline, self._idle_at)
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -128,16 +128,18 @@ class ConversationMachine:
         match event:
             case MediaAudio(pcm=pcm):
                 self._lifetime.heard(now)
-                self._listening.hear(pcm)
+                self._listening.hear(pcm, now)
             case MediaPicture(picture=picture):
                 self._core.view.append(picture)
             case client.InputAudioAppend(audio=audio):
                 self._refuse_on_media("input_audio_buffer.append")
-                self._listening.append(audio)
+                self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
+            case TurnJudged(question=question, probability=probability):
+                self._listening.turn_judged(question, probability, now)
             case EngineOutput():
                 self._answering.engine_output(event, now)
             case Dialled(digit=digit, received_at=received_at):
@@ -275,6 +277,7 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
+        self._listening.tick(now)
         if self._answering.working:
             self._lifetime.heard(now)
         if (over := self._lifetime.over(now)) is not None:

@@ -40,6 +40,9 @@ class DuplexSession(Shape, frozen=True):
     resume_window_s: Seconds = 30.0
     speculate: bool = True
     """Whether answers are prepared while a pause of the user may be the end of the turn."""
+    turn_model: str | None = "smart-turn-v3.2"
+    """Model that judges under ``semantic_vad`` whether a turn sounds finished: a logical name or a path; null: none.
+    Then silence alone decides, as it does when the model cannot be had."""
 
 
 class IceServer(Shape, frozen=True):
