@@ -13,7 +13,7 @@ from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.resume import EXTENSION
-from duologue.sessions.config import deep_merge
+from duologue.sessions.config import EXTENSIONS, deep_merge
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
 
@@ -65,8 +65,12 @@ def requested(connection: HTTPConnection, gateway: Gateway) -> Request:
     if "call_id" in query:
         return JoinCall(query["call_id"])
     model, opening = _session(connection, gateway)
-    known = (EXTENSION,) if gateway.settings.resume_window_s > 0 else ()
-    return NewSession(model, opening, EXTENSION in extensions(connection, known))
+    resumes = (EXTENSION,) if gateway.settings.resume_window_s > 0 else ()
+    of_events = EXTENSIONS if opening.type is None else ()
+    wanted = extensions(connection, (*resumes, *of_events))
+    if events := [name for name in of_events if name in wanted]:
+        opening = replace(opening, config={**opening.config, "extensions": events})
+    return NewSession(model, opening, EXTENSION in wanted)
 
 
 def extensions(connection: HTTPConnection, known: Collection[str]) -> Collection[str]:

@@ -38,6 +38,7 @@ from duologue.sessions.effects import (
     GoOn,
     HangUp,
     Input,
+    Interrupted,
     ListTools,
     McpEndpoint,
     MediaAudio,
@@ -93,6 +94,10 @@ class Machine(Protocol):
 
     @property
     def speculations_wasted(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that waits in the machine until it is due."""
 
     def start(self) -> list[Effect]: ...
 
@@ -382,7 +387,8 @@ class SessionActor:
     def _has_room(self) -> bool:
         """Whether more output may be taken from the engine. While not, the streams merge theirs, and then wait."""
         unplayed = 0 if self._media is None else self._media.queued_bytes
-        return self._outbox.audio_bytes + unplayed < self._output_buffer_bytes and not self._mailbox.full()
+        held = self._outbox.audio_bytes + self._machine.held_bytes + unplayed
+        return held < self._output_buffer_bytes and not self._mailbox.full()
 
     def _note_delta(self, request_id: str, stream: Stream) -> None:
         """Called by a stream in the middle of the orchestrator's work: the session's own comes after it."""
@@ -426,6 +432,8 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case Interrupted(after_s=after_s):
+                    self._meter.interrupted(after_s)
                 case AskTurnModel():
                     self._ask(effect)
                 case GoOn(rest=rest):

@@ -158,6 +158,12 @@ class DropAudio(Effect, frozen=True):
     response_id: str
 
 
+class Interrupted(Effect, frozen=True):
+    """The user has stopped an answer that sounded, so many seconds after the first of his voice came."""
+
+    after_s: float
+
+
 class FeedVoiceActivity(Effect, frozen=True):
     """Run voice activity over new input. A new ``stream`` number begins with fresh state."""
 

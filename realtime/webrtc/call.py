@@ -8,6 +8,7 @@ before it is closed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -75,6 +76,10 @@ class CallTransport:
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         if peer is self._peer and self._listener is not None:
             self._listener.hear(pcm)
+
+    def peer_dialled(self, peer: Peer, key: str) -> None:
+        if peer is self._peer and self._listener is not None:
+            self._listener.dialled(key, time.time())
 
     def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
         if peer is self._peer and self._listener is not None:

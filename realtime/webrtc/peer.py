@@ -56,6 +56,9 @@ class PeerListener(Protocol):
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         """Mono PCM16 at 24 kHz of the peer's microphone."""
 
+    def peer_dialled(self, peer: Peer, key: str) -> None:
+        """A key of its telephone was pressed: one of ``0-9 * # A-D``."""
+
     def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
         """A frame of its camera or screen, now and then."""
 
@@ -118,7 +121,7 @@ class Peer:
             self._outgoing = OutgoingAudio(self._audio, self._queue)
             self._arrange_video(self._outgoing)
             if self._audio.receiver.track is not None:
-                self._incoming = IncomingAudio(self._audio, self._heard)
+                self._incoming = IncomingAudio(self._audio, self._heard, self._pressed, self.offer.telephone_events)
             await connection.setLocalDescription(await connection.createAnswer())
             answer = self.offer.answer(connection.localDescription.sdp)
         except OpusMissingError as error:
@@ -209,6 +212,9 @@ class Peer:
 
     def _saw(self, picture: ImagePart) -> None:
         self._listener.peer_showed(self, picture)
+
+    def _pressed(self, key: str) -> None:
+        self._listener.peer_dialled(self, key)
 
     def _heard(self, pcm: bytes, sample_rate: int) -> None:
         self._listener.peer_spoke(self, pcm)
