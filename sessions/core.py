@@ -62,7 +62,9 @@ class SessionContext:
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
-    """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    """Whether there is room for work that may be thrown away; asked at every pause."""
+    prepares: bool = False
+    """Whether the history is to be read while the user speaks."""
     languages: frozenset[str] | None = None
     """Those that the recogniser knows; None: it does not say."""
     voice_languages: frozenset[str] = frozenset()
@@ -140,10 +142,11 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
-    def open_request(self, payload: Payload) -> str:
-        """Ask the engine for something; its output comes back under the id returned."""
+    def open_request(self, payload: Payload, due_in_s: float = 0.0) -> str:
+        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned."""
         request_id = self.context.ids("req")
-        request = EngineRequest(request_id=request_id, session_id=self.session.id, payload=payload)
+        session_id = self.session.id
+        request = EngineRequest(request_id=request_id, session_id=session_id, payload=payload, due_in_s=due_in_s)
         self.effects.append(OpenRequest(request))
         return request_id
 
