@@ -29,6 +29,7 @@ from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.executors.ray_cluster import RayCluster
 from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.executors.remote import RemoteReplica, WorkerError
+from duologue.engine.metering import Work
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
 from duologue.engine.pipeline import (
@@ -221,6 +222,11 @@ class Engine:
             states[VOICE_ACTIVITY] = "failed"
         running = self._orchestrator is not None and self._orchestrator.healthy
         return EngineHealth(running and all(state == "ready" for state in states.values()), states)
+
+    @property
+    def work(self) -> Work:
+        """How long the stages have worked, and how much of it in vain."""
+        return self._orchestrator.work if self._orchestrator is not None else Work()
 
     @property
     def live_requests(self) -> int:

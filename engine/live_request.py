@@ -28,7 +28,7 @@ from duologue.engine.executors.base import (
     Released,
     Replica,
 )
-from duologue.engine.metering import Hop, RequestMeter
+from duologue.engine.metering import Hop, RequestMeter, Work
 from duologue.engine.pipeline import Route
 from duologue.engine.requests import (
     AbortReason,
@@ -124,13 +124,15 @@ class LiveRequest:
         route: Route,
         replicas: Mapping[int, Replica],
         output_limit: int,
+        work: Work,
         on_released: Callable[[str], None],
     ) -> None:
-        """``replicas`` by stage id; ``on_released`` is called with the request's id when every stage has released."""
+        """``replicas`` by stage id; to ``work`` it adds what the stages do for it; ``on_released`` is called with the
+        request's id when every stage has released."""
         self._on_all_released = on_released
         self._id = request.request_id
         self._request = request
-        self._meter = RequestMeter(request)
+        self._meter = RequestMeter(request, work)
         self.nodes = {i: _Node(replicas[i].stage, replicas[i], i in route.final) for i in route.stages}
         self._entry = _Edge(None, self.nodes[route.entry])
         for stage_id, targets in route.targets.items():

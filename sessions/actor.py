@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import AbortReason, EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
 from duologue.engine.turn_model import Question
 from duologue.engine.voice_activity import VoiceActivityStream
@@ -42,6 +42,7 @@ from duologue.sessions.effects import (
     ListTools,
     McpEndpoint,
     MediaAudio,
+    MediaPicture,
     OpenRequest,
     Play,
     PlayoutReport,
@@ -288,6 +289,9 @@ class SessionActor:
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
+
+    def see(self, picture: ImagePart) -> None:
+        self._mailbox.post(MediaPicture(picture))
 
     def dialled(self, digit: str, received_at: float) -> None:
         self._mailbox.post(Dialled(digit, received_at))

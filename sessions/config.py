@@ -348,6 +348,8 @@ class Limits(Shape, frozen=True):
     max_image_pixels: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
     kept_images: Annotated[int, msgspec.Meta(ge=1)] = 32
     """Pictures kept in a conversation, for the model and for ``retrieve``; the oldest is dropped first."""
+    max_video_frames: Annotated[int, msgspec.Meta(ge=1)] = 4
+    """Frames of a video track that one item of the user holds; the newest are taken."""
     kept_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 2**20
     max_items: int = 1000
     max_tools: int = 128

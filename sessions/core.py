@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +62,9 @@ class SessionContext:
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
-    """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    """Whether there is room for work that may be thrown away; asked at every pause."""
+    prepares: bool = False
+    """Whether the history is to be read while the user speaks."""
     languages: frozenset[str] | None = None
     """Those that the recogniser knows; None: it does not say."""
     voice_languages: frozenset[str] = frozenset()
@@ -85,12 +88,22 @@ class SessionCore:
     """What the core tells itself, once it has done with the event in hand."""
     catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
+    view: deque[ImagePart] = field(init=False)
+    """What a video track has shown since the user's last item, and one picture from before it; the newest win."""
     conversation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits)
         self.ledger = ReportedLedger() if self.context.media_clock else PlayoutLedger()
+        self.view = deque(maxlen=self.context.limits.max_video_frames)
         self.conversation_id = conversation_id(self.session.id)
+
+    def take_view(self) -> list[ImagePart | None]:
+        """The pictures that belong to an item that the user makes now. The newest is still there for the next one."""
+        taken: list[ImagePart | None] = list(self.view)
+        while len(self.view) > 1:
+            self.view.popleft()
+        return taken
 
     @property
     def input_encoding(self) -> Encoding:
@@ -129,10 +142,11 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
-    def open_request(self, payload: Payload) -> str:
-        """Ask the engine for something; its output comes back under the id returned."""
+    def open_request(self, payload: Payload, due_in_s: float = 0.0) -> str:
+        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned."""
         request_id = self.context.ids("req")
-        request = EngineRequest(request_id=request_id, session_id=self.session.id, payload=payload)
+        session_id = self.session.id
+        request = EngineRequest(request_id=request_id, session_id=session_id, payload=payload, due_in_s=due_in_s)
         self.effects.append(OpenRequest(request))
         return request_id
 

@@ -432,7 +432,7 @@ class Listening:
         item = MessageItem(id=item_id, status="completed", role="user", content=(InputAudio(),))
         utterance = self._utterance(start, end)
         recording = Recording(bytearray(utterance.pcm), utterance.sample_rate)
-        entry = Entry(item, recording=recording)
+        entry = Entry(item, recording=recording, seen=core.take_view())
         core.conversation.insert(entry)
         previous = core.conversation.previous_id(item_id)
         core.emit(events.ItemAdded, previous_item_id=previous, item=item)

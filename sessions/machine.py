@@ -36,6 +36,7 @@ from duologue.sessions.effects import (
     HangUp,
     Input,
     MediaAudio,
+    MediaPicture,
     MoreAudio,
     PlayoutCleared,
     PlayoutStarted,
@@ -138,6 +139,8 @@ class ConversationMachine:
             case MediaAudio(pcm=pcm):
                 self._lifetime.heard(now)
                 self._listening.hear(pcm, now)
+            case MediaPicture(picture=picture):
+                self._core.view.append(picture)
             case client.InputAudioAppend(audio=audio):
                 self._refuse_on_media("input_audio_buffer.append")
                 self._listening.append(audio, now)
@@ -223,6 +226,8 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         if isinstance(item, McpApprovalResponseItem):
             self._answering.responses.remote.check_decision(item)
+        if isinstance(item, MessageItem) and item.role == "user":
+            entry.seen = core.take_view()
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
         shown = entry.shown

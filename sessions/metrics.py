@@ -9,6 +9,10 @@ from duologue.sessions.server_events import ServerEvent
 
 sessions_open = Gauge("duologue_sessions_open", "Sessions in progress")
 sessions_refused = Counter("duologue_sessions_refused", "Sessions refused because the server was full")
+speculations = Counter("duologue_speculations", "Answers begun in secret")
+speculations_refused = Counter(
+    "duologue_speculations_refused", "Answers not begun in secret because too many had been in vain"
+)
 speculations_wasted = Counter("duologue_speculations_wasted", "Answers prepared in secret and thrown away")
 responses_total = Counter("duologue_responses", "Responses by their final status", ["status"])
 speech_stopped_to_first_audio_s = Histogram(

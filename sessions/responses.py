@@ -47,6 +47,8 @@ from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.transcribing import Transcribing
 
 TOO_LONG = "context_length_exceeded"
+PREPARED_IN_S = 60.0
+"""The history is read while the user speaks if nobody waits for anything else."""
 
 
 class Responses:
@@ -116,7 +118,25 @@ class Responses:
                     self._core.emit_error(ProtocolError(TOO_LONG, str(error)))
                     self._finish(response, Outcome("failed", error=str(error), error_code=TOO_LONG), now)
 
-    def open(self, settings: ResponseSettings, last: tuple[ChatMessage, ...] = ()) -> str:
+    def prepare(self, settings: ResponseSettings) -> str | None:
+        """Have what the coming answer's prompt begins with read while the user speaks. None: there is nothing yet.
+
+        Raises :class:`ContextTooLong`.
+        """
+        messages = self._messages(settings)
+        if not messages or any(message.images for message in messages):
+            return None
+        limit = settings.max_output_tokens
+        payload = Converse(
+            messages=messages,
+            modalities=("text",),
+            max_output_tokens=limit if isinstance(limit, int) else None,
+            tools=settings.tools,
+            prepare=True,
+        )
+        return self._core.open_request(payload, PREPARED_IN_S)
+
+    def open(self, settings: ResponseSettings, last: tuple[ChatMessage, ...] = (), due_in_s: float = 0.0) -> str:
         """Open the engine request of a response; ``last`` follows what its context holds now.
 
         Raises :class:`ContextTooLong`.
@@ -133,7 +153,8 @@ class Responses:
                 tool_choice=settings.tool_choice,
                 parallel_tool_calls=settings.parallel_tool_calls,
                 reasoning_effort=settings.reasoning_effort,
-            )
+            ),
+            due_in_s,
         )
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
