@@ -83,6 +83,7 @@ class HandingOver(Stage):
         self._plan = plan
         self._function = plan.function()
         self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]
+        self.concurrency = stage.concurrency
 
     def start(self, request: EngineRequest) -> tuple[Any, Made]:
         """See :class:`~duologue.engine.stage.Stage`."""
@@ -159,6 +160,19 @@ class _Collecting:
     def working(self) -> None:
         """See :class:`~duologue.engine.stage.StageContext`."""
         self._context.working()
+
+    def made(self, seconds: float) -> None:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        self._context.made(seconds)
+
+    @property
+    def outranked(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.outranked
+
+    def give_way(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.give_way()
 
     @property
     def aborted(self) -> bool:

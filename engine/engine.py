@@ -29,6 +29,7 @@ from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.executors.ray_cluster import RayCluster
 from duologue.engine.executors.ray_replica import RayReplica, RaySpec
 from duologue.engine.executors.remote import RemoteReplica, WorkerError
+from duologue.engine.metering import Work
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused
 from duologue.engine.pipeline import (
@@ -223,6 +224,11 @@ class Engine:
         return EngineHealth(running and all(state == "ready" for state in states.values()), states)
 
     @property
+    def work(self) -> Work:
+        """How long the stages have worked, and how much of it in vain."""
+        return self._orchestrator.work if self._orchestrator is not None else Work()
+
+    @property
     def live_requests(self) -> int:
         """Requests whose stages have not all released yet."""
         return self._orchestrator.live if self._orchestrator is not None else 0
@@ -349,7 +355,7 @@ class Engine:
             except ImportError as error:
                 where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
                 raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
-        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))
+        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))  # type: ignore[arg-type]
         self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
     def _place(self) -> None:

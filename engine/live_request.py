@@ -28,7 +28,7 @@ from duologue.engine.executors.base import (
     Released,
     Replica,
 )
-from duologue.engine.metering import Hop, RequestMeter
+from duologue.engine.metering import Hop, RequestMeter, Work
 from duologue.engine.pipeline import Route
 from duologue.engine.requests import (
     AbortReason,
@@ -124,13 +124,15 @@ class LiveRequest:
         route: Route,
         replicas: Mapping[int, Replica],
         output_limit: int,
+        work: Work,
         on_released: Callable[[str], None],
     ) -> None:
-        """``replicas`` by stage id; ``on_released`` is called with the request's id when every stage has released."""
+        """``replicas`` by stage id; to ``work`` it adds what the stages do for it; ``on_released`` is called with the
+        request's id when every stage has released."""
         self._on_all_released = on_released
         self._id = request.request_id
         self._request = request
-        self._meter = RequestMeter(request)
+        self._meter = RequestMeter(request, work)
         self.nodes = {i: _Node(replicas[i].stage, replicas[i], i in route.final) for i in route.stages}
         self._entry = _Edge(None, self.nodes[route.entry])
         for stage_id, targets in route.targets.items():
@@ -249,16 +251,16 @@ class LiveRequest:
                 self._trace_first(node, message.at, now, message.to)  # before the taker can have it
             tx_s = now - message.at if node.clock == HOST_CLOCK else None
             size = piece_bytes(piece)
-            to_client = node.client_hop is not None and message.to != "next"
-            if type(piece) is Parcel and to_client:
+            client_hop = None if message.to == "next" else node.client_hop
+            if type(piece) is Parcel and client_hop is not None:
                 piece = piece.open()  # the client is in this process
             if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
                     edge.hop.sent(size, tx_s)
                     self._hand_over(edge, piece.link() if shared else piece, now)
-            if to_client and isinstance(piece, OUTPUT_DELTAS):
-                node.client_hop.sent(size, tx_s)
+            if client_hop is not None and isinstance(piece, OUTPUT_DELTAS):
+                client_hop.sent(size, tx_s)
                 self._meter.to_client(piece, node.label, now)
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full

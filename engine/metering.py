@@ -14,7 +14,15 @@ from duologue.engine.continuity import RealTimePlayer
 from duologue.engine.executors.base import HOST_CLOCK
 from duologue.engine.metrics import Tally
 from duologue.engine.pipeline import wanted_outputs
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, AudioDelta, EngineRequest, FinishReason, TextDelta
+from duologue.engine.requests import (
+    OUTPUT_SAMPLE_RATE,
+    AudioDelta,
+    Converse,
+    EngineRequest,
+    FinishReason,
+    TextDelta,
+    Transcribe,
+)
 from duologue.engine.stream import EdgeTrace
 
 trace_logger = logging.getLogger("duologue.trace")
@@ -22,6 +30,8 @@ trace_logger = logging.getLogger("duologue.trace")
 
 Label = tuple[str, str]
 """A stage and the number of its replica."""
+
+REMEMBERED_WORK_S: Final = 600.0
 
 EVENTS: Final = ("emitted", "sent", "accepted", "produced")
 
@@ -41,6 +51,24 @@ class RequestTrace(msgspec.Struct, frozen=True):
     """Seconds that each ``stage replica`` worked on it."""
     released: dict[str, float]
     """When each of them was known to be through with it, on the same clock as ``opened``."""
+
+
+class Work:
+    """How long stages have worked on requests that were of use, and on those that were superseded: the price of
+    working in advance. Older work counts for less."""
+
+    def __init__(self) -> None:
+        self.useful_s = 0.0
+        self.wasted_s = 0.0
+
+    def add(self, seconds: float, wasted: bool) -> None:
+        """A request is through with all stages."""
+        if wasted:
+            self.wasted_s += seconds
+        else:
+            self.useful_s += seconds
+        if self.useful_s + self.wasted_s > REMEMBERED_WORK_S:
+            self.useful_s, self.wasted_s = self.useful_s / 2, self.wasted_s / 2
 
 
 class Hop:
@@ -68,8 +96,9 @@ class Hop:
 class RequestMeter:
     """Measures one request. All times are seconds of ``time.monotonic``."""
 
-    def __init__(self, request: EngineRequest) -> None:
+    def __init__(self, request: EngineRequest, work: Work) -> None:
         self._request = request
+        self._work = work
         self._opened = time.monotonic()
         self._first_text: tuple[Label, float] | None = None
         self._voice: Label | None = None
@@ -104,6 +133,8 @@ class RequestMeter:
 
     def close(self, trace: Sequence[EdgeTrace]) -> None:
         """Every stage has released and the client has read to the end: write down the rest."""
+        superseded = self._reason == "aborted" and self._failure is None
+        self._work.add(sum(self._busy.values()), wasted=superseded and self._speculative)
         if self._first_text is not None:
             stage, at = self._first_text
             metrics.time_to_first_token_s.of(*stage).observe(at - self._opened)
@@ -113,6 +144,16 @@ class RequestMeter:
             self._close_edge(edge)
         if trace_logger.isEnabledFor(logging.DEBUG):
             self._log(trace)
+
+    @property
+    def _speculative(self) -> bool:
+        """Whether it was begun while the turn that it is about might go on."""
+        match self._request.payload:
+            case Transcribe(urgency=urgency):
+                return urgency == "speculative"
+            case Converse(prepare=prepare):
+                return self._request.due_in_s > 0 and not prepare
+        return False
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

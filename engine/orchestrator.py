@@ -16,6 +16,7 @@ from duologue.engine import metrics
 from duologue.engine.executors.base import Message, Replica
 from duologue.engine.live_request import LiveRequest
 from duologue.engine.loop_lag import LoopLag
+from duologue.engine.metering import Work
 from duologue.engine.pipeline import PipelineConfig, PipelineError
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
 from duologue.engine.requests import FIRST_CHUNK_RANGE_S, EngineRequest, RequestRefused
@@ -42,6 +43,7 @@ class Orchestrator:
         self._pools = {i: ReplicaPool(some, (policies or {}).get(i, DEFAULT)) for i, some in replicas.items()}
         self._output_limit = output_limit
         self._runs: dict[str, LiveRequest] = {}
+        self.work = Work()
         self._readers: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
         self.on_load: Callable[[], None] = lambda: None
@@ -96,7 +98,7 @@ class Orchestrator:
         except PipelineError as error:
             raise RequestRefused(str(error)) from error
         replicas = {i: self._pools[i].bind(request.session_id) for i in route.stages}
-        run = LiveRequest(request, route, replicas, self._output_limit, self._forget)
+        run = LiveRequest(request, route, replicas, self._output_limit, self.work, self._forget)
         self._runs[request.request_id] = run
         self._idle.clear()
         self._lag.start()

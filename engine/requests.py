@@ -140,6 +140,9 @@ class Converse(Frozen, frozen=True, tag="converse"):
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     """Whether one answer may hold several calls; None: as the model likes."""
+    prepare: bool = False
+    """Only read the messages, so that a later request which begins with them is answered sooner. Nothing is written,
+    and nothing is counted. Backends that keep no such cache of their own do nothing."""
     reasoning_effort: ReasoningEffort | None = None
     """For models that think before they answer; others ignore it."""
 
@@ -164,6 +167,9 @@ class EngineRequest(Frozen, frozen=True):
     payload: Payload
     timeout_s: float = 60.0
     """Longest time without any progress of any stage before the request fails with a typed error."""
+    due_in_s: float = 0.0
+    """When its first output is wanted, in seconds from now: requests that wait for the same stage are worked on in the
+    order of that. More than 0 for work in advance."""
     first_chunk_s: float | None = None
     """Length of the first piece of sound, within :data:`FIRST_CHUNK_RANGE_S`; None: the stage's own, as short as it can
     afford. Longer ones are safer against a gap, shorter ones are heard earlier."""

@@ -57,6 +57,19 @@ class StageContext(Protocol):
     def working(self) -> None:
         """Say that the work goes on where nothing is emitted for long: it puts off the request's timeout."""
 
+    def made(self, seconds: float) -> None:
+        """Say that what was emitted will keep the listener busy for so many seconds more, the silence in it included.
+
+        Requests are worked on by urgency: one whose sound is about to run dry first, one that is far ahead last.
+        """
+
+    @property
+    def outranked(self) -> bool:
+        """True while a more urgent request waits for this one's place; checked between steps of a long piece."""
+
+    def give_way(self) -> bool:
+        """Let more urgent requests go first; returns when it is this one's turn again. False: the request is dead."""
+
     @property
     def aborted(self) -> bool:
         """True once the request is dead; checked between steps that emit nothing."""
@@ -69,6 +82,9 @@ class Stage(ABC):
     ``load`` and ``warm_up`` run once, on a worker thread, before anything else. Everything about one request lives
     in the object that ``start`` returns; a stage keeps no per-request state of its own.
     """
+
+    concurrency: int | None = None
+    """Requests that are best worked on at the same time, where that is fewer than are open (``max_num_seqs``)."""
 
     @classmethod
     def abilities(cls, arguments: Mapping[str, Any]) -> frozenset[Ability]:

@@ -9,7 +9,6 @@ measured over 2 s: recordings of speech 30 dB and more, music 10 dB and more; ai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -31,6 +30,8 @@ class SteadySound:
         self._levels = np.zeros((slots, self._window), np.float32)
         self._seen = np.zeros(slots, np.int64)
         self._first_bin = int(np.ceil(HIGH_PASS_HZ * frame / sample_rate))
+        self._window_function = np.hanning(frame + 1)[:-1].astype(np.float32)
+        self._scale = 2 / (frame * float(np.sum(np.square(self._window_function))))
 
     def reset(self, slot: int) -> None:
         """A new stream begins in that row."""
@@ -41,9 +42,9 @@ class SteadySound:
 
         The high-pass is that of a Hann-windowed spectrum: without state, so that a frame's level depends on it alone.
         """
-        window = _hann(frames.shape[1])
-        spectrum = np.fft.rfft(frames * window)[:, self._first_bin :]
-        power = 2 * np.sum(np.square(np.abs(spectrum)), axis=1) / (frames.shape[1] * np.sum(np.square(window)))
+        spectrum = np.fft.rfft(frames * self._window_function)
+        parts = spectrum.view(np.float32)[:, 2 * self._first_bin :]  # real, imaginary, and so on
+        power = np.einsum("ij,ij->i", parts, parts) * self._scale
         return np.asarray(10 * np.log10(power + _SILENCE), np.float32)
 
     def update(self, slots: Sequence[int], levels: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -54,8 +55,3 @@ class SteadySound:
         recent = self._levels[rows]
         steady = recent.max(axis=1) - recent.min(axis=1) < RANGE_DB
         return np.asarray(steady & (self._seen[rows] >= self._window))
-
-
-@lru_cache(maxsize=4)
-def _hann(length: int) -> NDArray[np.float32]:
-    return np.hanning(length + 1)[:-1].astype(np.float32)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
+from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, Speculation, StageOverrides, overrides_of
 from duologue.realtime.webrtc_options import AdvertiseAddress, IceServers, UdpPorts, WebRtcOptions
 
 COMMANDS_ELSEWHERE = {
@@ -86,6 +86,7 @@ def serve(
     ] = None,
     stage_overrides: StageOverrides = None,
     async_chunk: AsyncChunk = None,
+    speculation: Speculation = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(help="Accept this key (repeatable; also DUOLOGUE_API_KEY). Without keys everybody is let in."),
@@ -119,7 +120,7 @@ def serve(
     if ssl_self_signed and ssl_certfile is not None:
         raise fail("--ssl-self-signed and --ssl-certfile exclude each other.")
     try:
-        over = overrides_of(model, stage_overrides, async_chunk)
+        over = overrides_of(model, stage_overrides, async_chunk, speculation)
         webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or ())
         run(
             ServeOptions(

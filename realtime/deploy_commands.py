@@ -16,7 +16,7 @@ from duologue.engine.engine import Engine
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError, StageConfig
 from duologue.engine.replica_policy import DEFAULT
-from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, StageOverrides, overrides_of
+from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, Speculation, StageOverrides, overrides_of
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import settings_from_deploy
 
@@ -37,9 +37,10 @@ def show(
     model: Model = None,
     stage_overrides: StageOverrides = None,
     async_chunk: AsyncChunk = None,
+    speculation: Speculation = None,
 ) -> None:
     """Print the effective configuration as YAML. Values of env and what looks secret are hidden."""
-    engine = _checked(file, model, stage_overrides, async_chunk)
+    engine = _checked(file, model, stage_overrides, async_chunk, speculation)
     typer.echo(yaml.safe_dump(effective(engine), sort_keys=False, allow_unicode=True, width=100), nl=False)
 
 
@@ -49,9 +50,10 @@ def check(
     model: Model = None,
     stage_overrides: StageOverrides = None,
     async_chunk: AsyncChunk = None,
+    speculation: Speculation = None,
 ) -> None:
     """Validate a file as `duologue serve` would, without loading anything. Exit code 1 names file, path and rule."""
-    engine = _checked(file, model, stage_overrides, async_chunk)
+    engine = _checked(file, model, stage_overrides, async_chunk, speculation)
     typer.echo(f"{file}: pipeline '{engine.pipeline.name}', {len(engine.pipeline.stages)} stages: all right")
 
 
@@ -95,10 +97,16 @@ def _without_secrets(value: Any) -> Any:
     return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
-def _checked(file: Path | None, model: str | None, stage_overrides: str | None, async_chunk: bool | None) -> Engine:
+def _checked(
+    file: Path | None,
+    model: str | None,
+    stage_overrides: str | None,
+    async_chunk: bool | None,
+    speculation: str | None,
+) -> Engine:
     """An engine that is not started. Exits with one line on standard error when a rule is broken."""
     try:
-        engine = Engine(load_deploy(file, overrides=overrides_of(model, stage_overrides, async_chunk)))
+        engine = Engine(load_deploy(file, overrides=overrides_of(model, stage_overrides, async_chunk, speculation)))
         engine.check_arguments()
         settings_from_deploy(engine.deploy, engine.served_names(), engine.pipeline.capabilities)
     except ProtocolError as error:

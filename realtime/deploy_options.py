@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,10 +29,21 @@ AsyncChunk = Annotated[
         show_default=False,
     ),
 ]
+Speculation = Annotated[
+    Literal["on", "off"] | None,
+    typer.Option(
+        help="Whether answers are prepared in a pause that may be the end of a turn. Unset: as in the deploy file.",
+        show_default=False,
+    ),
+]
 
 
-def overrides_of(model: str | None, stage_overrides: str | None, async_chunk: bool | None) -> Overrides:
+def overrides_of(
+    model: str | None, stage_overrides: str | None, async_chunk: bool | None, speculation: str | None
+) -> Overrides:
     """The options as :func:`~duologue.engine.deploy.load_deploy` takes them. Raises ``DeployError``."""
     from duologue.engine.deploy import Overrides, parse_stage_overrides
 
-    return Overrides(model, async_chunk, parse_stage_overrides(stage_overrides) if stage_overrides is not None else {})
+    speculate = None if speculation is None else speculation == "on"
+    stages = parse_stage_overrides(stage_overrides) if stage_overrides is not None else {}
+    return Overrides(model, async_chunk, speculate, stages)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import AbortReason, EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
 from duologue.engine.turn_model import Question
 from duologue.engine.voice_activity import VoiceActivityStream
@@ -38,9 +38,11 @@ from duologue.sessions.effects import (
     GoOn,
     HangUp,
     Input,
+    Interrupted,
     ListTools,
     McpEndpoint,
     MediaAudio,
+    MediaPicture,
     OpenRequest,
     Play,
     PlayoutReport,
@@ -92,6 +94,10 @@ class Machine(Protocol):
 
     @property
     def speculations_wasted(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that waits in the machine until it is due."""
 
     def start(self) -> list[Effect]: ...
 
@@ -284,6 +290,9 @@ class SessionActor:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
 
+    def see(self, picture: ImagePart) -> None:
+        self._mailbox.post(MediaPicture(picture))
+
     def dialled(self, digit: str, received_at: float) -> None:
         self._mailbox.post(Dialled(digit, received_at))
 
@@ -378,7 +387,8 @@ class SessionActor:
     def _has_room(self) -> bool:
         """Whether more output may be taken from the engine. While not, the streams merge theirs, and then wait."""
         unplayed = 0 if self._media is None else self._media.queued_bytes
-        return self._outbox.audio_bytes + unplayed < self._output_buffer_bytes and not self._mailbox.full()
+        held = self._outbox.audio_bytes + self._machine.held_bytes + unplayed
+        return held < self._output_buffer_bytes and not self._mailbox.full()
 
     def _note_delta(self, request_id: str, stream: Stream) -> None:
         """Called by a stream in the middle of the orchestrator's work: the session's own comes after it."""
@@ -422,6 +432,8 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case Interrupted(after_s=after_s):
+                    self._meter.interrupted(after_s)
                 case AskTurnModel():
                     self._ask(effect)
                 case GoOn(rest=rest):

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ChatMessage, Delta, Finished, TranscriptDelta
 from duologue.sessions import server_events as events
-from duologue.sessions.config import ResponseOverrides, ServerVad
+from duologue.sessions.client_events import PlaybackAck
+from duologue.sessions.config import ResponseOverrides, ServerVad, extends
 from duologue.sessions.context_window import ContextTooLong
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -24,7 +25,10 @@ from duologue.sessions.response import ResponseSettings
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.responses import Responses, already_active
 from duologue.sessions.transcribing import Spoken, Transcribing, Transcription
+from duologue.sessions.turns.silence import pause_ms
 
+SEMANTIC_WINDOW_MS = 500
+"""About the silence in which a model decides that a turn is over."""
 TRUNCATE_TOLERANCE_MS = 20
 """A truncation may name up to one frame more than was made: clients round."""
 
@@ -41,6 +45,8 @@ class Speculation:
     premise: tuple[int, int] | None = None
     """Versions of conversation and settings that the answer rests on."""
     settings: ResponseSettings | None = None
+    due: float = 0.0
+    """When the turn will be over if the user stays silent."""
     held: list[EngineOutput] = field(default_factory=list)
 
 
@@ -52,6 +58,8 @@ class Answering:
         self._transcribing = Transcribing(core)
         self.responses = Responses(core, self._transcribing)
         self._speculation: Speculation | None = None
+        self._preparation: str | None = None
+        """The request by which the history is read while the user speaks."""
         self._unanswered: str | None = None
         self.speculations_wasted = 0
 
@@ -83,10 +91,12 @@ class Answering:
     def turn_started(self, now: float) -> None:
         self.responses.disarm_idle_timeout()
         detection = self._core.session.audio.input.turn_detection
-        if detection is None or not detection.interrupt_response:
-            return
-        self._unanswered = None
-        self.responses.interrupt(now)
+        if detection is not None and detection.interrupt_response:
+            self._unanswered = None
+            self.responses.interrupt(now)
+        else:
+            self.responses.resume(now)
+        self._prepare()
 
     def turn_heard(self, turn: TurnSound) -> None:
         self._transcribing.heard(turn)
@@ -96,7 +106,8 @@ class Answering:
             return
         if self._core.context.may_speculate():
             request_id, words = self._transcribing.open(utterance, "speculative")
-            self._speculation = Speculation(request_id, utterance.seconds, words)
+            due = now + self._confirmed_in_s
+            self._speculation = Speculation(request_id, utterance.seconds, words, due=due)
 
     def turn_resumed(self) -> None:
         speculation, self._speculation = self._speculation, None
@@ -106,6 +117,27 @@ class Answering:
         for request_id in (speculation.transcribe_id, speculation.converse_id):
             if request_id is not None:
                 self._core.effects.append(AbortRequest(request_id, "superseded"))
+
+    @property
+    def _confirmed_in_s(self) -> float:
+        """How long after a pause was noticed the turn is over, if nothing more is said."""
+        detection = self._core.session.audio.input.turn_detection
+        window_ms = detection.silence_duration_ms if isinstance(detection, ServerVad) else SEMANTIC_WINDOW_MS
+        return (window_ms - pause_ms(window_ms)) / 1000
+
+    def _prepare(self) -> None:
+        """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
+        if not self._answers_turns or self.busy or not self._core.context.prepares:
+            return
+        self._stop_preparing()
+        with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted
+            self._preparation = self.responses.prepare(effective_settings(self._core, ResponseOverrides()))
+
+    def _stop_preparing(self) -> None:
+        """The answer itself is asked for. A preparation that came after it would spoil the cache for the next turn."""
+        if self._preparation is not None:
+            self._core.effects.append(AbortRequest(self._preparation, "superseded"))
+            self._preparation = None
 
     def turn_dropped(self) -> None:
         self.turn_resumed()
@@ -131,6 +163,25 @@ class Answering:
         if entry.transcript is not None:
             self._answer(entry, now, speculation)
 
+    # -- speech over an answer (Speaker) -------------------------------------------------------------------------------
+
+    def left_s(self, now: float) -> float:
+        return self.responses.left_s(now)
+
+    def pause(self, now: float) -> None:
+        self.responses.pause(now)
+
+    def resume(self, now: float) -> None:
+        self.responses.resume(now)
+
+    def recognise(self, utterance: Utterance) -> str:
+        return self._transcribing.aside(utterance)
+
+    @property
+    def spoken(self) -> tuple[str, str] | None:
+        response = self.responses.active
+        return None if response is None or response.message is None else (response.id, response.message.id)
+
     # -- what the client asks for --------------------------------------------------------------------------------------
 
     def create(self, overrides: ResponseOverrides, now: float) -> None:
@@ -148,12 +199,36 @@ class Answering:
             message = f"Audio content of {generated_ms}ms is already shorter than {audio_end_ms}ms"
             raise ProtocolError("invalid_value", message, "audio_end_ms")
         entry = core.conversation.truncate(item_id, content_index)
-        heard = core.ledger.truncate(item_id, audio_end_ms * OUTPUT_SAMPLE_RATE // 1000, now)
+        # A client names whole milliseconds: the last of them is the end.
+        samples = generated if audio_end_ms >= generated_ms else audio_end_ms * OUTPUT_SAMPLE_RATE // 1000
+        heard = core.ledger.truncate(item_id, samples, now)
         if entry.recording is not None:
             del entry.recording.pcm[heard * 2 :]
         core.emit(events.ItemTruncated, item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
         if core.ledger.unsent(item_id):
             self.responses.media.stop(now)
+
+    def playback_reported(self, report: PlaybackAck, now: float) -> None:
+        """The client says how much of an item it has played. Raises ``ProtocolError``."""
+        ledger, item_id = self._core.ledger, report.item_id
+        if not extends(self._core.session, "playback"):
+            message = "'playback.ack' is an extension: ask for it with session.extensions = ['playback']."
+            raise ProtocolError("invalid_event", message, "type")
+        if report.committed_ms > report.played_ms:
+            raise ProtocolError("invalid_value", "'committed_ms' is more than 'played_ms'.", "committed_ms")
+        if item_id not in ledger or ledger.item(item_id).response_id != report.response_id:
+            message = f"No sound of item '{item_id}' in response '{report.response_id}'."
+            raise ProtocolError("playback_item_not_found", message, "item_id")
+        if ledger.item(item_id).settled:
+            message = f"What was heard of item '{item_id}' has been settled."
+            raise ProtocolError("playback_ack_too_late", message, "item_id")
+        generated = ledger.item(item_id).generated
+        played, committed = (
+            generated if ms >= generated * 1000 // OUTPUT_SAMPLE_RATE else ms * OUTPUT_SAMPLE_RATE // 1000
+            for ms in (report.played_ms, report.committed_ms)
+        )
+        if ledger.report(item_id, played, committed, now):
+            self._core.conversation.version += 1
 
     def deleted(self, item_id: str, now: float) -> None:
         """An item has left the conversation."""
@@ -174,6 +249,10 @@ class Answering:
 
     def engine_output(self, output: EngineOutput, now: float) -> None:
         speculation, request_id, delta = self._speculation, output.request_id, output.delta
+        if request_id == self._preparation:
+            if isinstance(delta, Finished):
+                self._preparation = None
+            return
         if self._transcribing.owns(request_id):
             entry = self._transcribing.output(request_id, delta)
             if entry is not None:
@@ -181,7 +260,7 @@ class Answering:
                     self._answer(entry, now)
                 self.responses.pursue(now)
         elif speculation is not None and request_id == speculation.transcribe_id:
-            self._speculative_words(speculation, delta)
+            self._speculative_words(speculation, delta, now)
         elif speculation is not None and request_id == speculation.converse_id:
             speculation.held.append(output)
         else:
@@ -192,6 +271,7 @@ class Answering:
     def _answer(self, entry: Entry, now: float, speculation: Speculation | None = None) -> None:
         """Create the response that a detected turn calls for, from what was prepared if that still holds."""
         self._unanswered = None
+        self._stop_preparing()
         if not entry.transcript:
             self._abandon(speculation)
             self.responses.rearm_idle_timeout(now)
@@ -217,7 +297,7 @@ class Answering:
             self.speculations_wasted += 1
             self._core.effects.append(AbortRequest(speculation.converse_id, "superseded"))
 
-    def _speculative_words(self, speculation: Speculation, delta: Delta) -> None:
+    def _speculative_words(self, speculation: Speculation, delta: Delta, now: float) -> None:
         if isinstance(delta, TranscriptDelta):
             speculation.words.add(delta)
         if not isinstance(delta, Finished):
@@ -230,9 +310,11 @@ class Answering:
             return
         speculation.settings = effective_settings(self._core, ResponseOverrides())
         speculation.premise = (self._core.conversation.version, self._core.settings_version)
-        user = ChatMessage(role="user", text=speculation.transcript)
+        user = ChatMessage.of_parts("user", (*self._core.view, speculation.transcript))
         with suppress(ContextTooLong):  # said when the answer is really wanted
-            speculation.converse_id = self.responses.open(speculation.settings, (user,))
+            self._stop_preparing()
+            wait_s = max(0.0, speculation.due - now)
+            speculation.converse_id = self.responses.open(speculation.settings, (user,), wait_s)
 
 
 def idle_timeout_s(core: SessionCore) -> float | None:

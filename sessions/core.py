@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.echo import EchoReference
 from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
@@ -60,7 +62,9 @@ class SessionContext:
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
-    """Whether the machine has room for work that may be thrown away; asked at every pause of a user."""
+    """Whether there is room for work that may be thrown away; asked at every pause."""
+    prepares: bool = False
+    """Whether the history is to be read while the user speaks."""
     languages: frozenset[str] | None = None
     """Those that the recogniser knows; None: it does not say."""
     voice_languages: frozenset[str] = frozenset()
@@ -77,17 +81,29 @@ class SessionCore:
     context: SessionContext
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(init=False)
+    echo: EchoReference | None = None
+    """What the client plays, where it is to be taken out of what it records."""
     effects: list[Effect] = field(default_factory=list)
     postponed: list[Signal] = field(default_factory=list)
     """What the core tells itself, once it has done with the event in hand."""
     catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
+    view: deque[ImagePart] = field(init=False)
+    """What a video track has shown since the user's last item, and one picture from before it; the newest win."""
     conversation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits)
         self.ledger = ReportedLedger() if self.context.media_clock else PlayoutLedger()
+        self.view = deque(maxlen=self.context.limits.max_video_frames)
         self.conversation_id = conversation_id(self.session.id)
+
+    def take_view(self) -> list[ImagePart | None]:
+        """The pictures that belong to an item that the user makes now. The newest is still there for the next one."""
+        taken: list[ImagePart | None] = list(self.view)
+        while len(self.view) > 1:
+            self.view.popleft()
+        return taken
 
     @property
     def input_encoding(self) -> Encoding:
@@ -126,10 +142,11 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
-    def open_request(self, payload: Payload) -> str:
-        """Ask the engine for something; its output comes back under the id returned."""
+    def open_request(self, payload: Payload, due_in_s: float = 0.0) -> str:
+        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned."""
         request_id = self.context.ids("req")
-        request = EngineRequest(request_id=request_id, session_id=self.session.id, payload=payload)
+        session_id = self.session.id
+        request = EngineRequest(request_id=request_id, session_id=session_id, payload=payload, due_in_s=due_in_s)
         self.effects.append(OpenRequest(request))
         return request_id
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, ImagePart, Usage
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.items import McpError, McpTool
 from duologue.sessions.server_events import ServerEvent
@@ -58,6 +58,12 @@ class MediaAudio(Signal, frozen=True):
     """Sound of the user that came over a media track: mono PCM16 at 24 kHz."""
 
     pcm: bytes
+
+
+class MediaPicture(Signal, frozen=True):
+    """What a camera or a screen shows, from a video track: one frame now and then."""
+
+    picture: ImagePart
 
 
 class Dialled(Signal, frozen=True):
@@ -150,6 +156,12 @@ class DropAudio(Effect, frozen=True):
     """Forget sound of a response that is queued and has not left."""
 
     response_id: str
+
+
+class Interrupted(Effect, frozen=True):
+    """The user has stopped an answer that sounded, so many seconds after the first of his voice came."""
+
+    after_s: float
 
 
 class FeedVoiceActivity(Effect, frozen=True):

@@ -17,6 +17,9 @@ PIECE_BYTES = 16_000
 """How much of an append is cleaned of noise in one go: a third of a second of PCM16, two of G.711; 15 ms at most."""
 
 
+KEPT_AS_IT_CAME_S = 1
+
+
 def reduces_noise(setting: NoiseReduction | None) -> bool:
     """Whether the input is to be cleaned. There is one strength: anything above 0 is all of it."""
     return setting is not None and setting.strength > 0
@@ -35,6 +38,8 @@ class InputTimeline:
         self._ticks = ticks_per_sample(self._decoder.sample_rate)
         self._pcm = bytearray()
         self._suppressor: NoiseSuppressor | None = None
+        self._came = bytearray()
+        """The newest input before it was cleaned."""
         self.end = 0
         """First tick not yet received."""
         self._gaps: list[tuple[int, int]] = []
@@ -60,6 +65,10 @@ class InputTimeline:
     def suppresses_noise(self) -> bool:
         return self._suppressor is not None
 
+    def ticks_of(self, data: bytes) -> int:
+        """How long bytes of the wire last, give or take a sample."""
+        return len(data) // (2 if self._encoding == "pcm" else 1) * self._ticks
+
     def suppress_noise(self, suppressor: NoiseSuppressor | None) -> bytes:
         """Clean what comes from now on, or no longer.
 
@@ -67,6 +76,7 @@ class InputTimeline:
         """
         held = b"" if self._suppressor is None else self._suppressor.held
         self._suppressor = suppressor
+        self._came.clear()
         return held
 
     def append(self, data: bytes) -> bytes:
@@ -97,6 +107,8 @@ class InputTimeline:
         return pcm if self._suppressor is None else self._clean(self._suppressor, pcm)
 
     def _clean(self, suppressor: NoiseSuppressor, pcm: bytes) -> bytes:
+        self._came += pcm
+        del self._came[: -KEPT_AS_IT_CAME_S * self.sample_rate * 2]
         clean = suppressor.process(pcm)
         stop = len(self._pcm) - suppressor.lag * 2
         if stop > 0:  # else what is clean now has been let go of already
@@ -108,6 +120,12 @@ class InputTimeline:
         """PCM16 between two positions, clamped to what is held. The audio stays."""
         first, last = (self._offset(position) for position in (start, end))
         return bytes(self._pcm[first : max(first, last)])
+
+    def as_it_came(self, start: int, end: int) -> bytes:
+        """Input between two positions of the last second as it was before it was cleaned, as far as it is known."""
+        newest = len(self._came) // 2
+        first, last = (newest - (self.end - position) // self._ticks for position in (start, end))
+        return bytes(self._came[max(0, first) * 2 : max(0, last) * 2])
 
     def drop_before(self, position: int) -> None:
         """Let go of everything before a position."""

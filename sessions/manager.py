@@ -19,7 +19,7 @@ from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.languages import WHISPER
 from duologue.engine.pipeline import Capabilities
-from duologue.engine.requests import EngineRequest, Transcribe
+from duologue.engine.requests import Converse, EngineRequest, Transcribe
 from duologue.sessions import metrics
 from duologue.sessions.actor import Machine, SessionActor, SessionHandle, ToolServers, Transport
 from duologue.sessions.config import (
@@ -37,6 +37,7 @@ from duologue.sessions.errors import from_validation_error
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.media import Media
+from duologue.sessions.speculation import affordable
 from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.translation import INSTRUCTIONS, TranslationMachine, TranslationSettings, configured
 from duologue.sessions.translation_events import TranslationSession
@@ -288,14 +289,22 @@ class SessionManager:
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
+            prepares=settings.speculate,
             media_clock=media_clock,
             may_speculate=self._may_speculate,
             may_read_along=self._may_read_along,
         )
 
     def _may_speculate(self) -> bool:
-        """Only while a core is free: work for someone who has finished comes before work for someone who may have."""
-        return self._settings.speculate and self._requests_open < self._cores
+        """Load is no reason against it: stages work first for whoever has finished, and most of it is of use."""
+        if not self._settings.speculate:
+            return False
+        work = self._engine.work
+        if affordable(work.useful_s, work.wasted_s):
+            metrics.speculations.inc()
+            return True
+        metrics.speculations_refused.inc()
+        return False
 
     def _may_read_along(self) -> bool:
         """Only while a core is free, and for a few at a time: words that nobody waits for come last."""
@@ -304,6 +313,8 @@ class SessionManager:
     def _count_requests(self, change: int, request: EngineRequest) -> None:
         if isinstance(request.payload, Transcribe) and not request.payload.audio:
             return  # a model is being fetched or loaded, and that is not for long what keeps the cores busy
+        if isinstance(request.payload, Converse) and request.payload.prepare:
+            return  # it is read while nobody waits for anything
         if isinstance(request.payload, Transcribe) and request.payload.urgency == "partial":
             self._partials_open += change
         else:

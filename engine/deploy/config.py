@@ -79,6 +79,13 @@ class WebRtcDeploy(Shape, frozen=True):
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     """After so long without a connection a call is given up."""
 
+    video_fps: Annotated[float, msgspec.Meta(gt=0, le=30)] = 1.0
+    """Frames a second that are taken of a video track, at most."""
+    video_max_side: Annotated[int, msgspec.Meta(ge=64)] = 768
+    """Longest side of a frame in pixels; larger ones are scaled down."""
+    video_similarity: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.985
+    """A frame that is at least so similar to the last one taken is left out; 1: only if it is the same."""
+
     def __post_init__(self) -> None:
         for address in (*self.addresses, *filter(None, [self.advertise])):
             ipaddress.ip_address(address)  # says itself what is wrong

@@ -67,6 +67,10 @@ def load_deploy(
     if over.async_chunk is not None:
         merged["async_chunk"] = over.async_chunk
         layers.append(("--async-chunk" if over.async_chunk else "--no-async-chunk", {"async_chunk": over.async_chunk}))
+    if over.speculate is not None:
+        speculate = {"speculate": over.speculate}
+        merged["duplex_session"] = (merged.get("duplex_session") or {}) | speculate
+        layers.append((f"--speculation {'on' if over.speculate else 'off'}", {"duplex_session": speculate}))
     source = " with ".join(filter(None, (str(file or ""), over.describe())))
     config = _convert(merged, DeployConfig, source)
     _check(config, pipeline, source)

@@ -20,13 +20,15 @@ class Overrides(msgspec.Struct, frozen=True):
     model: str | None = None
     """The checkpoint to serve, see :func:`duologue.engine.checkpoints.identify`."""
     async_chunk: bool | None = None
+    speculate: bool | None = None
     stages: Mapping[str, Mapping[str, Any]] = {}
     """By id or name of a stage: keys as in an entry of ``stages``."""
 
     def describe(self) -> str:
         """The options that were used, for messages; empty if none was."""
-        chunk = {True: "--async-chunk", False: "--no-async-chunk"}.get(self.async_chunk)
-        used = [f"model '{self.model}'" if self.model else None, chunk, OPTION if self.stages else None]
+        chunk = {None: None, True: "--async-chunk", False: "--no-async-chunk"}[self.async_chunk]
+        speculation = {None: None, True: "--speculation on", False: "--speculation off"}[self.speculate]
+        used = [f"model '{self.model}'" if self.model else None, chunk, speculation, OPTION if self.stages else None]
         return ", ".join(filter(None, used))
 
 

@@ -1,12 +1,13 @@
 """A replica on worker threads of this process.
 
-Each live request is a *lane*: the pieces waiting for it and its stage state. A lane with something to do stands in the
-ready queue; a worker takes it, works on a piece, and puts it back at the end, so that requests take turns piece by
-piece. No lane is ever worked on by two workers.
+Each live request is a *lane*: the pieces waiting for it and its stage state. A lane with something to do waits in
+``ready``; the most urgent one (:mod:`duologue.engine.executors.urgency`) is given to a worker, which works on a piece.
+No lane is ever worked on by two workers.
 
-At most ``slots`` workers compute. One that waits for credit inside ``emit`` gives its slot away (another thread is
-started to use it), so that a slow reader never holds up other requests; it takes a slot again before it goes on. There
-are thus at most ``slots`` plus the number of open requests threads.
+At most ``slots`` lanes compute, or the stage's own ``concurrency`` if that is less; to begin and to release a request
+takes no slot. A lane that waits for credit inside ``emit``, or that gives way to a more urgent one, gives its slot away
+(another thread is started to use it) and is given one again before it goes on. There are thus at most ``slots`` plus
+the number of open requests threads.
 
 All shared state is guarded by one lock, held for a few instructions at a time. Nothing polls.
 """
@@ -35,6 +36,7 @@ from duologue.engine.executors.base import (
 )
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
+from duologue.engine.executors.urgency import Urgency
 from duologue.engine.requests import EngineRequest
 from duologue.engine.stage import Stage, Taker
 
@@ -57,13 +59,18 @@ class InlineReplica:
         self.index = index
         self.slots = slots
         self.lock = threading.Lock()
-        self.ready: deque[Lane] = deque()
+        self.ready: list[Lane] = []
+        """Lanes with something to do, oldest first."""
         self.outbox: Outbox[Message] = Outbox(asyncio.get_running_loop())
         self._build = build
         self._model: Stage | None = None
         self._lanes: dict[str, Lane] = {}
         self._idle = threading.Condition(self.lock)
-        self._resuming: deque[Lane] = deque()
+        self._resuming: list[Lane] = []
+        """Lanes in the middle of a piece that wait for a slot."""
+        self._handed_out: deque[Lane] = deque()
+        """Lanes that the next free workers take."""
+        self._at_once = slots
         self._threads: set[threading.Thread] = set()
         self._computing = 0
         self._blocked = 0
@@ -80,6 +87,7 @@ class InlineReplica:
             return model
 
         self._model = await run_in_thread(build_and_load, f"{self.stage}-load")
+        self._at_once = min(self.slots, self._model.concurrency or self.slots)
 
     async def warm_up(self) -> None:
         """Warm the stage up and start the workers."""
@@ -150,7 +158,18 @@ class InlineReplica:
 
     def depth(self) -> tuple[int, int]:
         """Requests open, and requests that wait for a worker."""
-        return len(self._lanes), len(self.ready)
+        return len(self._lanes), len(self.ready) + len(self._handed_out)
+
+    def outranked(self, lane: Lane) -> bool:
+        """Whether a more urgent lane waits for the slot of one that computes."""
+        if not (self.ready or self._resuming):
+            return False
+        now = time.monotonic()
+        with self.lock:
+            if self._computing < self._at_once:
+                return False
+            rank = lane.urgency.rank(now)
+            return any(other.urgency.rank(now) < rank for other in self._waiting())
 
     async def close(self) -> bool:
         """Abort everything, join the workers, close the stage. False: a worker was left behind in its stage."""
@@ -180,7 +199,7 @@ class InlineReplica:
     def _make_ready(self, lane: Lane) -> None:
         lane.scheduled = True
         self.ready.append(lane)
-        self._idle.notify()
+        self._hand_out()
 
     def _kill(self, lane: Lane) -> None:
         lane.dead = True
@@ -189,6 +208,8 @@ class InlineReplica:
         lane.interrupt()
         if not lane.scheduled:
             self._make_ready(lane)
+        else:
+            self._hand_out()
 
     def _start_worker(self) -> None:
         thread = threading.Thread(target=self._run_worker, name=f"{self.stage}-worker", daemon=True)
@@ -198,13 +219,34 @@ class InlineReplica:
     def _surplus(self) -> bool:
         return len(self._threads) - self._blocked > self.slots
 
-    def _offer_slot(self) -> None:
-        """Wake whoever may use a free slot: first a lane in the middle of its piece, then an idle worker."""
-        if self._computing < self.slots:
-            if self._resuming:
-                self._resuming[0].changed.notify()
-            elif self.ready:
-                self._idle.notify()
+    def _waiting(self) -> list[Lane]:
+        return [lane for lane in (*self._resuming, *self.ready) if lane.computes]
+
+    def _hand_out(self) -> None:
+        """Give lanes that need no slot, and the most urgent of the others while there are slots, to their workers."""
+        for lane in [lane for lane in self.ready if not lane.computes]:
+            self._give_to_worker(lane)
+        now = time.monotonic()
+        while self._computing < self._at_once and (waiting := self._waiting()):
+            lane = min(waiting, key=lambda lane: lane.urgency.rank(now))
+            self._computing += 1
+            lane.has_slot = True
+            if lane in self._resuming:
+                self._resuming.remove(lane)
+                lane.changed.notify()
+            else:
+                self._give_to_worker(lane)
+
+    def _give_to_worker(self, lane: Lane) -> None:
+        self.ready.remove(lane)
+        self._handed_out.append(lane)
+        self._idle.notify()
+
+    def _free_slot(self, lane: Lane) -> None:
+        """Of one that had nothing to compute there is none."""
+        if lane.has_slot:
+            lane.has_slot = False
+            self._computing -= 1
 
     # -- on the worker threads -----------------------------------------------------------------------------------------
 
@@ -212,7 +254,7 @@ class InlineReplica:
         while (lane := self._next_lane()) is not None:
             lane.work()
             with self.lock:
-                self._computing -= 1
+                self._free_slot(lane)
                 if lane.over:
                     del self._lanes[lane.request.request_id]
                     self.outbox.put(Released(lane.request.request_id, lane.busy_s))
@@ -220,39 +262,39 @@ class InlineReplica:
                     self._make_ready(lane)
                 else:
                     lane.scheduled = False
-                self._offer_slot()
+                self._hand_out()
                 if self._closing and not self._lanes:
                     self._idle.notify_all()
 
     def _next_lane(self) -> Lane | None:
-        """Wait for a lane that has something to do and a free slot. None: this worker is not needed any more."""
+        """Wait for a lane to work on. None: this worker is not needed any more."""
         with self.lock:
-            while not self.ready or self._resuming or self._computing >= self.slots:
+            while not self._handed_out:
                 if self._surplus() or (self._closing and not self._lanes):
                     self._threads.discard(threading.current_thread())
-                    self._idle.notify()  # the wake-up may have been meant for a worker that stays
                     return None
                 self._idle.wait()
-            self._computing += 1
-            return self.ready.popleft()
+            return self._handed_out.popleft()
 
-    def wait_for_credit(self, lane: Lane) -> bool:
-        """Called in ``emit``: give the slot away until the lane has credit. False: the request is dead."""
+    def step_aside(self, lane: Lane, until: Callable[[], bool]) -> bool:
+        """Called in the middle of a piece: give the slot away, and wait until ``until`` holds and the lane is the most
+        urgent one for a free slot. False: the request is dead."""
         with self.lock:
-            self._computing -= 1
+            self._free_slot(lane)
             self._blocked += 1
             if len(self._threads) - self._blocked < self.slots:
                 self._start_worker()
-            self._offer_slot()
-            while not lane.dead and lane.emitted >= lane.granted:
-                lane.changed.wait()
+            if not until():
+                self._hand_out()
+                while not lane.dead and not until():
+                    lane.changed.wait()
             self._resuming.append(lane)
-            while not lane.dead and (self._computing >= self.slots or self._resuming[0] is not lane):
+            self._hand_out()
+            while not lane.dead and not lane.has_slot:
                 lane.changed.wait()
-            self._resuming.remove(lane)
+            if lane in self._resuming:
+                self._resuming.remove(lane)
             self._blocked -= 1
-            self._computing += 1
-            self._offer_slot()
             if self._surplus():
                 self._idle.notify()
             return not lane.dead
@@ -273,6 +315,8 @@ class Lane:
         self.dead = False
         self.over = False
         """Released: the lane can be forgotten."""
+        self.has_slot = False
+        self.urgency = Urgency(time.monotonic() + request.due_in_s)
         self.busy_s = 0.0
         self._replica = replica
         self._outbox = replica.outbox
@@ -288,6 +332,11 @@ class Lane:
         """True while a worker should come back to this lane. Only with the lock held."""
         return self.dead or bool(self.inbox) or self.ended
 
+    @property
+    def computes(self) -> bool:
+        """Whether what it does next takes a slot. Only with the lock held."""
+        return self._started and not self.dead
+
     def interrupt(self) -> None:
         """Wake the stage where it waits for something outside. Only with the lock held."""
         if self._started and not self.over:
@@ -302,12 +351,8 @@ class Lane:
         """See :class:`~duologue.engine.stage.StageContext`."""
         if self.dead:
             return False
-        if self.emitted >= self.granted:
-            before = time.monotonic()
-            alive = self._replica.wait_for_credit(self)
-            self._waited_s += time.monotonic() - before
-            if not alive:
-                return False
+        if self.emitted >= self.granted and not self._step_aside(lambda: self.emitted < self.granted):
+            return False
         self.emitted += 1
         self._worked_at = time.monotonic()
         self._outbox.put(Emitted(self.request.request_id, piece, self._worked_at, to))
@@ -319,6 +364,25 @@ class Lane:
         if now - self._worked_at >= WORKING_S and not self.dead:
             self._worked_at = now
             self._outbox.put(Working(self.request.request_id))
+
+    def made(self, seconds: float) -> None:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        self.urgency.made(seconds, time.monotonic())
+
+    @property
+    def outranked(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._replica.outranked(self)
+
+    def give_way(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._step_aside(lambda: True)
+
+    def _step_aside(self, until: Callable[[], bool]) -> bool:
+        before = time.monotonic()
+        alive = self._replica.step_aside(self, until)
+        self._waited_s += time.monotonic() - before
+        return alive
 
     @property
     def aborted(self) -> bool:
@@ -344,9 +408,11 @@ class Lane:
         if not self._started:
             self._state = self._model.start(self.request)
             self._started = True
-        elif self.inbox:
+            return
+        if self.inbox:
             self._process_pieces()
-        elif self.ended:
+        # Whoever waits for the last piece waits for its end too: it is not put off until others have had their turns.
+        if self.ended and not self.inbox and not self.dead:
             self._model.finish(self._state, self)
             if not self.dead:
                 self._outbox.put(Done(self.request.request_id))
@@ -360,11 +426,12 @@ class Lane:
                 return  # emptied by an abort, or worked off
             self._first_accepted = self._first_accepted or time.monotonic()
             self._model.process(self._state, opened(piece), self)
+            self.urgency.had_a_turn(time.monotonic())
             self._taken += 1
             if not self.inbox or self._taken >= WINDOW // 2:
                 self._outbox.put(Consumed(self.request.request_id, self._taken, self._first_accepted))
                 self._taken = 0
-            if self._replica.ready:
+            if self._replica.ready:  # any of them may be more urgent
                 return
 
     def _fail(self, error: Exception) -> None:

@@ -69,6 +69,19 @@ class PackingContext:
         """See :class:`~duologue.engine.stage.StageContext`."""
         self._context.working()
 
+    def made(self, seconds: float) -> None:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        self._context.made(seconds)
+
+    @property
+    def outranked(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.outranked
+
+    def give_way(self) -> bool:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.give_way()
+
     @property
     def aborted(self) -> bool:
         """See :class:`~duologue.engine.stage.StageContext`."""
@@ -82,6 +95,7 @@ class PackingStage(Stage):
         self._connector = connector
         self._stage = stage
         self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]
+        self.concurrency = stage.concurrency
         self.start, self.release = stage.start, stage.release  # type: ignore[method-assign]
         self.interrupt = stage.interrupt  # type: ignore[method-assign]
 

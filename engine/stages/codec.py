@@ -174,8 +174,10 @@ class HarmonicNoiseCodec(Stage):
 
     def _hand_over(self, reply: _Reply, context: StageContext) -> bool:
         delta = reply.take()
+        seconds = len(delta.pcm) / 2 / OUTPUT_SAMPLE_RATE
+        context.made(seconds)
         alive = context.emit(delta)
-        reply.ladder.handed_over(len(delta.pcm) / 2 / OUTPUT_SAMPLE_RATE, time.monotonic())
+        reply.ladder.handed_over(seconds, time.monotonic())
         return alive
 
     def _timed(self, synthesiser: HarmonicNoiseSynthesiser, n_frames: int) -> NDArray[np.float32]:

@@ -98,7 +98,9 @@ class HibariTalker(Stage):
                 if not prediction.word_ends:  # punctuation alone
                     continue
                 spoken = _spoken_clause(prediction, clause, words, pause_s if i == len(runs) - 1 else 0.0)
-                talk.spoken_s += len(spoken.frames) * HOP / SAMPLE_RATE
+                seconds = len(spoken.frames) * HOP / SAMPLE_RATE
+                talk.spoken_s += seconds
+                context.made(seconds + spoken.pause_s)
                 if context.aborted or not context.emit(spoken):
                     return
 

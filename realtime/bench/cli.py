@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 
 from duologue.realtime.bench.caller import CallerSettings
@@ -48,9 +49,23 @@ def voice(
     api_key: Annotated[str | None, typer.Option(envvar="DUOLOGUE_API_KEY", help="Bearer key.")] = None,
     utterances: Annotated[int, typer.Option(min=0, help="Utterances in all, dealt to the callers in turn.")] = 200,
     barge_ins: Annotated[int, typer.Option(min=0, help="Answers to be interrupted, after the utterances.")] = 20,
-    sessions: Annotated[int, typer.Option(min=1, help="Callers at the same time.")] = 1,
+    sessions: Annotated[
+        list[int] | None, typer.Option(min=1, help="Callers at the same time; repeat for one run each. Default: 1.")
+    ] = None,
     turns_per_call: Annotated[int, typer.Option(min=1, help="Utterances on one connection before redialling.")] = 10,
-    silence_ms: Annotated[int, typer.Option(min=0, help="Silence that ends a turn (server_vad).")] = 500,
+    window: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--window",
+            "--silence-ms",
+            min=0,
+            help="Silence in ms that ends a turn (server_vad); repeat for one run each. Default: 500.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        bool,
+        typer.Option("--baseline", help="After each run the same on a server without streaming and speculation."),
+    ] = False,
     reply_ms: Annotated[
         int, typer.Option(min=0, help="Listen to so much of an answer before the next utterance; 0: all of it.")
     ] = 3000,
@@ -79,7 +94,9 @@ def voice(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from duologue.realtime.bench.utterances import Utterance
-    from duologue.realtime.bench.voice_run import VoiceOptions, run_voice
+    from duologue.realtime.bench.voice_run import VoiceOptions
+    from duologue.realtime.bench.voice_series import plan_series, run_series
+    from duologue.realtime.bench.voice_table import print_series
 
     options = VoiceOptions(
         out=out or Path("results") / time.strftime("voice-%Y%m%d-%H%M%S"),
@@ -88,7 +105,6 @@ def voice(
         api_key=api_key,
         utterances=utterances,
         barge_ins=barge_ins,
-        sessions=sessions,
         turns_per_call=turns_per_call,
         speech=speech,
         seed=seed,
@@ -97,17 +113,23 @@ def voice(
         deploy_config=deploy_config,
         server_pid=server_pid,
         settings=CallerSettings(
-            silence_ms=silence_ms,
             reply_ms=reply_ms or None,
             max_output_tokens=max_output_tokens or None,
             timeout_s=timeout_s,
             instructions=instructions,
         ),
     )
-    _refuse_existing(options.out)
+    try:
+        runs = list(plan_series(options, sessions or [1], window or [500], baseline=baseline))
+    except ValueError as error:
+        raise _fail(str(error)) from error
+    alone = len(runs) == 1
+    if alone:
+        runs = [("", replace(runs[0][1], out=options.out))]
+        _refuse_existing(options.out)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("preparing", total=utterances + barge_ins)
+        task = progress.add_task("preparing", total=len(runs) * (utterances + barge_ins))
 
         def said(utterance: Utterance) -> None:
             progress.advance(task)
@@ -116,10 +138,15 @@ def voice(
             progress.update(task, description=text)
 
         try:
-            report = asyncio.run(run_voice(options, on_said=said, on_phase=phase))
+            series = asyncio.run(run_series(runs, on_said=said, on_phase=phase))
         except (ClientError, ValueError) as error:
             raise _fail(str(error)) from error
-    _show(report, options.out, json)
+    if alone:
+        _show(series.runs[0].report, options.out, json)
+    elif json:
+        typer.echo(msgspec.json.encode(series).decode())
+    else:
+        print_series([(run.name, run.report) for run in series.runs], Console())
 
 
 @app.command()

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -73,12 +73,14 @@ async def own_server(
     timeout_s: float = 300.0,
     cores: Collection[int] = (),
     program: str = SERVE,
+    more: Sequence[str] = (),
 ) -> AsyncIterator[OwnServer]:
-    """Run ``duologue serve`` on a free port, on ``cores`` if any are given. Its standard error goes to ``log``.
+    """Run ``duologue serve`` on a free port, on ``cores`` if any are given, with ``more`` arguments. Its standard error
+    goes to ``log``.
 
     Raises :class:`ServerUnreachable` with the server's own last line if it does not become ready.
     """
-    arguments = ["serve", "--port", "0", *(("--deploy-config", str(deploy_config)) if deploy_config else ())]
+    arguments = ["serve", "--port", "0", *(("--deploy-config", str(deploy_config)) if deploy_config else ()), *more]
     started = time.monotonic()
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(

@@ -17,11 +17,19 @@ from duologue.realtime.bench.measures import PARTS, TOTAL
 from duologue.realtime.bench.server_process import ServerSample
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.bench.utterances import Utterance
-from duologue.realtime.bench.voice_score import CONTINUOUS_S, NOT_STOPPED_MS, CallScore, Delivery, score_call
+from duologue.realtime.bench.voice_score import (
+    CONTINUOUS_S,
+    NOT_STOPPED_MS,
+    CallScore,
+    Delivery,
+    UtteranceResult,
+    score_call,
+)
 from duologue.realtime.event_log import load_audio, load_entries
 
 SCHEMA = "duologue.bench.voice/1"
 RUN, UTTERANCES, SERVER, REPLIES = "run.json", "utterances.jsonl", "server.jsonl", "replies.jsonl"
+WITHIN_S = (0.5, 1.0, 2.0, 4.0)
 RESULTS, REPORT, CALLS = "results.jsonl", "bench.json", "calls"
 
 
@@ -49,6 +57,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     ready_s: float | None
     machine: dict[str, Any]
     model: str | None = None
+    baseline: bool = False
     recogniser: str | None = None
     """Recognises the answers again; another one would give other figures."""
     not_measured: dict[str, str] = {}
@@ -75,6 +84,9 @@ class Answers(msgspec.Struct, frozen=True):
     failed: int
     answered_share: float | None
     reasons: dict[str, int]
+    within: dict[str, float] = {}
+    """Share of all that were attempted that were answered rightly, voice to voice, within so many seconds. Unlike a
+    percentile it counts those that never were."""
 
 
 class BargeIns(msgspec.Struct, frozen=True):
@@ -208,7 +220,17 @@ def _answers(utterances: dict[str, Utterance], scores: Sequence[CallScore]) -> A
         failed=outcomes["failed"],
         answered_share=round(outcomes["answered"] / len(results), 4) if results else None,
         reasons=dict(reasons.most_common()),
+        within=within(results),
     )
+
+
+def within(results: Sequence[UtteranceResult]) -> dict[str, float]:
+    """Share of all ``results`` that were answered rightly within each of ``WITHIN_S`` seconds."""
+    times = [r.split.v2v_ms for r in results if r.outcome == "answered" and r.split is not None]
+    heard = [time for time in times if time is not None]
+    if not results:
+        return {}
+    return {f"{s:g}": round(sum(time <= s * 1000 for time in heard) / len(results), 4) for s in WITHIN_S}
 
 
 def _metrics(utterances: dict[str, Utterance], scores: Sequence[CallScore]) -> dict[str, Metric]:

@@ -36,6 +36,8 @@ from duologue.realtime.bench.voice_report import (
 from duologue.realtime.client import ClientError, RealtimeClient
 from duologue.realtime.event_log import EventLog
 
+BASELINE = ("--no-async-chunk", "--speculation", "off")
+"""A cascade as it is often built: each stage begins when the one before is done, the first when the turn is over."""
 IDLE_S = 5.0
 """How long the idle server is watched before the run."""
 LONGEST_PAUSE_SHARE = 0.7
@@ -62,6 +64,8 @@ class VoiceOptions(msgspec.Struct, frozen=True):
     server_pid: int | None = None
     idle_s: float = IDLE_S
     settings: CallerSettings = CallerSettings()
+    baseline: bool = False
+    """Whether the server that is started does nothing in advance; see :data:`BASELINE`."""
 
 
 def plan_calls(utterances: Sequence[Utterance], sessions: int, turns_per_call: int) -> list[PlannedCall]:
@@ -98,7 +102,8 @@ async def run_voice(
         url, pid, ready_s = options.url, options.server_pid, None
         if url is None:
             on_phase("starting a server")
-            server = await stack.enter_async_context(own_server(options.deploy_config, options.out / "server.log"))
+            log, more = options.out / "server.log", BASELINE if options.baseline else ()
+            server = await stack.enter_async_context(own_server(options.deploy_config, log, more=more))
             url, pid, ready_s = server.url, server.pid, server.ready_s
         info = _run_info(options, url, ready_s, library, utterances, not_measured)
         (options.out / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(info)))
@@ -153,6 +158,7 @@ def _run_info(
         ready_s=ready_s,
         machine=machine(),
         model=options.model,
+        baseline=options.baseline,
         recogniser=options.recogniser if options.recognise and not not_measured else None,
         not_measured=not_measured,
     )

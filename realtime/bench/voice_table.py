@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from rich.console import Console
 from rich.table import Table
 
@@ -60,6 +62,8 @@ def _answers_table(report: BenchReport) -> Table:
         "wrong words, early, unanswered, failed",
         f"{answers.wrong_words}, {answers.early}, {answers.unanswered}, {answers.failed}",
     )
+    within = ", ".join(f"{_percent(share)} in {seconds} s" for seconds, share in answers.within.items())
+    table.add_row("of all, answered rightly", within or "not measured")
     for group, words in report.recognition.items():
         table.add_row(f"word error rate, {group}", f"{_percent(words.wer)} of {words.words}")
     table.add_row(
@@ -94,3 +98,43 @@ def _number(value: float | None, unit: str = "") -> str:
 
 def _percent(share: float | None) -> str:
     return "not measured" if share is None else f"{share * 100:.1f} %"
+
+
+def print_series(runs: Sequence[tuple[str, BenchReport]], console: Console) -> None:
+    """Several runs beside each other, one a column."""
+    table = Table(title="voice to voice, ms (the silence window is in it)", title_justify="left")
+    table.add_column("")
+    for name, _ in runs:
+        table.add_column(name, justify="right")
+    for label, cell in SERIES.items():
+        table.add_row(label, *(cell(report) for _, report in runs))
+    console.print(table)
+
+
+def _within(seconds: str) -> Callable[[BenchReport], str]:
+    return lambda report: _percent(report.answers.within.get(seconds))
+
+
+def _of_metric(name: str) -> Callable[[BenchReport], str]:
+    return lambda report: " / ".join(_number(value) for value in (report.metrics[name].p50, report.metrics[name].p95))
+
+
+SERIES: dict[str, Callable[[BenchReport], str]] = {
+    "voice to voice, p50 / p95": _of_metric("v2v"),
+    **{f"{LABELS[name].strip()}, p50 / p95": _of_metric(name) for name in PARTS},
+    **{f"of all, answered rightly in {seconds} s": _within(seconds) for seconds in ("0.5", "1", "2", "4")},
+    "answered / wrong words / early / unanswered / failed": lambda r: (
+        f"{r.answers.answered} / {r.answers.wrong_words} / {r.answers.early} / {r.answers.unanswered}"
+        f" / {r.answers.failed}"
+    ),
+    "answers with a gap of 0.1 s, longest gap": lambda r: (
+        f"{_percent(None if r.underrun.continuity is None else 1 - r.underrun.continuity)}, "
+        f"{_number(r.underrun.longest_s, ' s')}"
+    ),
+    "barge-in stop, p50 / p95": lambda r: " / ".join(
+        _number(value) for value in (r.barge_in.stop_latency.p50, r.barge_in.stop_latency.p95)
+    ),
+    "server CPU s per session s": lambda r: _number(r.server.cpu_s_per_session_s),
+    "client pacing lag, p50 / p95": _of_metric("pacing_lag"),
+}
+"""What is said of each run of a series."""

@@ -1,7 +1,7 @@
 """Turn detection by voice activity and silence: ``server_vad``, and ``semantic_vad`` where there is no model for it.
 
 A frame is *speech* at or above the threshold, *silence* below threshold - 0.15, and in between it prolongs whatever
-was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :data:`PAUSE_MS` is a pause; silence for the
+was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :func:`pause_ms` is a pause; silence for the
 session's window ends the turn; a turn that reaches its greatest length is ended and the next one started at the same
 tick, so that no sample is lost or doubled.
 """
@@ -21,6 +21,10 @@ MIN_SPEECH_MS = 64
 
 PAUSE_MS = 128
 """Silence after which an answer may be prepared in secret. Shorter pauses lie between most words."""
+EARLY_PAUSE_MS = 64
+"""The same where the window is too short for an answer to be ready at its end."""
+PREPARATION_MS = 330
+"""About what an answer takes from the words' recognition to its first sound, with the packaged models."""
 
 SEMANTIC_SILENCE_MS = {"low": 1500, "medium": 800, "auto": 800, "high": 500}
 """Silence that ends a turn under ``semantic_vad``, by eagerness, while no model judges it."""
@@ -44,6 +48,11 @@ class SilenceSettings:
                 return cls(detection.threshold, detection.prefix_padding_ms, detection.silence_duration_ms, max_turn_ms)
             case SemanticVad():
                 return cls(silence_duration_ms=SEMANTIC_SILENCE_MS[detection.eagerness], max_turn_ms=max_turn_ms)
+
+
+def pause_ms(window_ms: int) -> int:
+    """Silence in ms after which an answer may be prepared, where so much silence ends the turn."""
+    return PAUSE_MS if window_ms - PAUSE_MS >= PREPARATION_MS else min(window_ms, EARLY_PAUSE_MS)
 
 
 class State(enum.Enum):
@@ -80,7 +89,7 @@ class SilencePolicy:
         self._min_speech = MIN_SPEECH_MS * TICKS_PER_MS
         self._prefix = settings.prefix_padding_ms * TICKS_PER_MS
         self._silence = settings.silence_duration_ms * TICKS_PER_MS
-        self._pause = min(PAUSE_MS * TICKS_PER_MS, self._silence)
+        self._pause = pause_ms(settings.silence_duration_ms) * TICKS_PER_MS
         self._max_turn = max(settings.max_turn_ms * TICKS_PER_MS, TICKS_PER_SECOND)
 
     def take_over(self, other: SilencePolicy) -> None:

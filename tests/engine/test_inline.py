@@ -71,6 +71,98 @@ async def test_waiting_requests_take_turns_piece_by_piece(kit: Any, replica_of: 
     assert order == list("abababab")
 
 
+def due(name: str, in_s: float) -> EngineRequest:
+    return EngineRequest(request_id=name, session_id="session", payload=Speak(text="x"), due_in_s=in_s)
+
+
+async def test_a_long_piece_gives_way_to_who_waits_and_goes_on_before_what_may_wait(kit: Any, replica_of: Any) -> None:
+    """One at a time: an answer far ahead, then a turn that waits, the answer again, at last what was prepared."""
+    order: list[str] = []
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        name = context.request.request_id
+        order.append(name)
+        if name == "ahead":
+            context.made(30.0)
+            inside.set()
+            gate.wait()
+            while context.outranked:
+                assert context.give_way()
+                order.append("ahead")
+
+    stage = kit.Scripted(process)
+    stage.concurrency = 1
+    replica = await replica_of(stage, 4)
+    replica.open(request("ahead"))
+    replica.push("ahead", 0)
+    await inside.wait()
+    for asked in (due("prepared", 60.0), due("soon", 5.0), due("now", 0.0)):
+        replica.open(asked)
+        replica.push(asked.request_id, 0)
+        replica.end_input(asked.request_id)
+    async with asyncio.timeout(20):
+        while sum(lane.computes for lane in replica.ready) < 3:  # noqa: ASYNC110 - until all have been started
+            await asyncio.sleep(0)
+    gate.open()
+    await reports_until(Released, replica, 3)
+    assert order == ["ahead", "now", "soon", "ahead", "prepared"]
+
+
+async def test_the_end_comes_with_the_last_piece_and_not_after_everybody_elses(kit: Any, replica_of: Any) -> None:
+    gate, inside = kit.Gate(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        if context.request.request_id == "first":
+            inside.set()
+            gate.wait()
+
+    replica = await replica_of(kit.Scripted(process))
+    for name in ("first", "second"):
+        replica.open(request(name))
+        replica.push(name, 0)
+        replica.end_input(name)
+    await inside.wait()
+    gate.open()
+    reports = await reports_until(Released, replica, 2)
+    assert [type(report) for report in reports if report.request_id == "first"] == [Consumed, Done, Released]
+    assert [report.request_id for report in reports if isinstance(report, Done)] == ["first", "second"]
+    assert reports.index(next(report for report in reports if report.request_id == "second")) == 3
+
+
+async def test_an_abort_is_released_while_another_request_has_the_only_slot(kit: Any, replica_of: Any) -> None:
+    """Both of one with a piece that waits, and of one that has not begun."""
+    answers: list[bool] = []
+    gate, inside, began = kit.Gate(), kit.Signal(), kit.Signal()
+
+    def process(piece: Any, context: Any) -> None:
+        if context.request.request_id == "now":
+            inside.set()
+            gate.wait()
+        else:
+            began.set()
+            answers.append(context.give_way())
+
+    stage = kit.Scripted(process)
+    stage.concurrency = 1
+    replica = await replica_of(stage, 4)
+    replica.open(due("later", 60.0))
+    replica.push("later", 0)
+    await began.wait()
+    await reports_until(Consumed, replica)
+    for name in ("now", "later too"):
+        replica.open(request(name))
+        replica.push(name, 0)
+    await inside.wait()
+    replica.push("later", 0)
+    for name in ("later", "later too"):
+        replica.abort(name)
+    released = await reports_until(Released, replica, 2)
+    assert {report.request_id for report in released if isinstance(report, Released)} == {"later", "later too"}
+    gate.open()
+    assert answers == [True]
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 async def test_at_most_slots_requests_are_worked_on_at_once(kit: Any, replica_of: Any, slots: int) -> None:
     lock = threading.Lock()

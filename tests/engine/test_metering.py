@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY, generate_latest
@@ -17,7 +18,7 @@ from duologue.engine import loop_lag
 from duologue.engine.continuity import RealTimePlayer
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.loop_lag import EVERY_S
-from duologue.engine.metering import RequestMeter
+from duologue.engine.metering import REMEMBERED_WORK_S, RequestMeter, Work
 from duologue.engine.orchestrator import Orchestrator
 from duologue.engine.pipeline import PipelineConfig, StageConfig
 from duologue.engine.requests import (
@@ -28,6 +29,7 @@ from duologue.engine.requests import (
     EngineRequest,
     Finished,
     TextDelta,
+    Transcribe,
 )
 from duologue.engine.sizes import piece_bytes
 
@@ -332,3 +334,29 @@ def test_pieces_of_any_type_have_a_size_or_none() -> None:
     assert piece_bytes((b"12", [np.zeros(2, np.int16)], {"a": "xy"})) == 8
     assert piece_bytes(both("x" * 1000)) == 999 + (piece_bytes(both("x")) or 0)
     assert piece_bytes(7) is None
+
+
+def test_only_work_in_advance_that_was_superseded_counts_as_wasted() -> None:
+    work = Work()
+
+    def ended(payload: Any, reason: Any, failure: Any = None, due_in_s: float = 0.0) -> tuple[float, float]:
+        request = EngineRequest(request_id="r", session_id="s", payload=payload, due_in_s=due_in_s)
+        before = work.useful_s, work.wasted_s
+        meter = RequestMeter(request, work)
+        meter.released(("stage", "0"), 2.0)
+        meter.finished(reason, failure)
+        meter.close(())
+        return work.useful_s - before[0], work.wasted_s - before[1]
+
+    useful, wasted = (2.0, 0.0), (0.0, 2.0)
+    sound = Transcribe(audio=b"", sample_rate=16_000, urgency="speculative")
+    text = Converse(messages=(), modalities=("text",))
+    assert ended(sound, "aborted") == wasted
+    assert ended(sound, "completed") == useful
+    assert ended(text, "aborted", due_in_s=0.4) == wasted
+    assert ended(text, "aborted", "client_abort", due_in_s=0.4) == useful, "it had been confirmed, and was interrupted"
+    assert ended(text, "aborted") == useful
+    assert ended(msgspec.structs.replace(text, prepare=True), "aborted", due_in_s=60.0) == useful
+    for _ in range(1000):
+        work.add(1.0, wasted=False)
+    assert work.useful_s <= REMEMBERED_WORK_S, "what was long ago is forgotten"

@@ -6,7 +6,7 @@ from typing import Any
 
 from duologue.engine.requests import ChatMessage, Converse, NamedTool, TextDelta, Tool, ToolCall, ToolCallDelta, Usage
 from duologue.engine.stages.language.answer import Answer
-from duologue.engine.stages.language.llamacpp import LlamaCppLanguageModel, _Reports
+from duologue.engine.stages.language.llamacpp import LlamaCppLanguageModel, _Reports, _Writing
 from duologue.engine.text.context import estimated_tokens, fit
 from duologue.engine.text.tool_calls import in_words
 
@@ -19,7 +19,7 @@ CONVERSATION = (
 
 
 class Context:
-    aborted = False
+    aborted = outranked = False
 
     def __init__(self) -> None:
         self.emitted: list[Any] = []
@@ -27,6 +27,8 @@ class Context:
     def emit(self, piece: Any) -> bool:
         self.emitted.append(piece)
         return True
+
+    def made(self, seconds: float) -> None: ...
 
 
 def test_a_model_that_knows_no_tools_is_told_of_calls_in_words() -> None:
@@ -68,7 +70,7 @@ def test_a_request_with_tools_has_the_shape_of_chat_completions() -> None:
 def test_streamed_calls_become_deltas_that_keep_their_name() -> None:
     context = Context()
     answer = Answer(Converse(messages=CONVERSATION), context, None)  # type: ignore[arg-type]
-    reports = _Reports(answer)
+    reports = _Reports(_Writing(answer, context, may_pause=False))
 
     def report(delta: dict[str, Any]) -> bool:
         return reports({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})

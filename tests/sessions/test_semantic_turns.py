@@ -158,9 +158,9 @@ def test_a_commit_by_hand_settles_an_open_question() -> None:
     driver.do(TurnJudged(driver.questions[0].question, 0.99))
     assert driver.kinds() == before
     assert before.count("input_audio_buffer.speech_stopped") == before.count("input_audio_buffer.committed") == 1
-    driver.say(speech(640), silence(320))
+    driver.say(silence(640), speech(640), silence(320))
     assert len(driver.questions) == 2, "the next turn is heard"
-    assert driver.last(events.SpeechStarted).audio_start_ms == 960
+    assert driver.last(events.SpeechStarted).audio_start_ms == 960 + 640 - 300
 
 
 @pytest.mark.parametrize(
@@ -181,6 +181,16 @@ def test_the_settings_may_change_while_the_model_thinks(detection: dict[str, str
         assert not driver.all(events.SpeechStopped)
         driver.do(client.InputAudioCommit())
     assert len(driver.all(events.InputAudioCommitted)) == 1
+
+
+def test_another_eagerness_in_a_pause_keeps_what_the_model_has_said() -> None:
+    answers = iter([0.02, 0.02, 0.9])
+    driver = semantic(lambda question: next(answers), "low")
+    driver.say(speech(640), silence(480))
+    driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}}})
+    driver.say(silence(200))
+    assert len(driver.questions) == 3
+    assert not driver.all(events.SpeechStopped)
 
 
 def test_a_change_of_format_while_the_model_thinks_does_not_lose_the_turn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from session_driver import Driver, silence, speech, spread
 
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe
@@ -9,6 +10,8 @@ from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import EngineOutput
 from duologue.sessions.items import InputText, MessageItem
+from duologue.sessions.speculation import ALLOWANCE_S, affordable
+from duologue.sessions.turns.silence import PAUSE_MS
 
 
 def paused(driver: Driver) -> None:
@@ -171,3 +174,58 @@ def test_what_the_model_is_shown_is_the_same_as_without() -> None:
         driver.spoken_turn("And then?", "Three.")
         contexts.append(driver.context())
     assert contexts[0] == contexts[1]
+
+
+def test_what_has_been_said_is_read_while_the_user_speaks_and_not_once_the_answer_is_wanted() -> None:
+    driver = Driver(prepares=True)
+    driver.spoken_turn("Hello.", "One two.")
+    driver.say(silence(2000), speech(320))
+    (preparation,) = driver.pending(Converse)
+    request = driver.requests[preparation]
+    assert isinstance(request.payload, Converse)
+    assert request.payload.prepare
+    assert [message.text for message in request.payload.messages] == ["Be brief.", "Hello.", "One two."]
+    assert request.due_in_s > 0, "others' answers come first"
+    driver.say(speech(320), silence(640))
+    driver.transcribe("And then?")
+    assert preparation in driver.aborted, "read after the answer, it would push the answer out of the cache"
+    (answer,) = driver.pending(Converse)
+    assert driver.requests[answer].due_in_s == 0
+    assert driver.context()[:-1] == [(message.role, message.text) for message in request.payload.messages]
+
+
+def test_a_preparation_that_ends_is_silent_and_an_interruption_is_prepared_for_as_cut() -> None:
+    driver = Driver(prepares=True)
+    driver.say(speech(640), silence(640))
+    driver.finish(driver.pending(Converse)[0])
+    driver.transcribe("Tell me.")
+    request_id = driver.write("One two.")
+    driver.speak(2000, spread("One two.", 2000), request_id)
+    seen = len(driver.sent)
+    driver.wait(1.2)
+    driver.say(speech(320))
+    (preparation,) = driver.pending(Converse)
+    assert driver.context() == [("system", "Be brief."), ("user", "Tell me."), ("assistant", "One")]
+    before = driver.kinds()[seen:]
+    driver.finish(preparation)
+    assert driver.kinds()[seen:] == before
+
+
+def test_work_in_advance_says_when_it_is_wanted() -> None:
+    driver = Driver(
+        {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 700}}}}, speculate=True
+    )
+    paused(driver)
+    driver.wait(0.2)
+    driver.transcribe("Hello.")
+    (answer,) = driver.pending(Converse)
+    noticed = PAUSE_MS / 1000
+    assert driver.requests[answer].due_in_s == pytest.approx(0.7 - noticed - (0.256 - noticed) - 0.2, abs=0.04)
+
+
+def test_speculation_stops_where_it_has_cost_three_tenths_of_what_was_of_use() -> None:
+    assert affordable(0.0, 0.0)
+    assert affordable(0.0, ALLOWANCE_S)
+    assert not affordable(0.0, ALLOWANCE_S + 0.1)
+    assert affordable(100.0, 30.0 + ALLOWANCE_S)
+    assert not affordable(100.0, 30.1 + ALLOWANCE_S)

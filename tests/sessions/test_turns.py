@@ -12,6 +12,9 @@ from duologue.engine.requests import Converse, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
+from duologue.sessions.timebase import VAD_FRAME_TICKS
+from duologue.sessions.turns.policy import Paused
+from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 PREFIX_MS, WINDOW_MS = 300, 500
 
@@ -387,3 +390,15 @@ def test_o9_the_silence_of_a_client_that_sends_none_begins_after_what_was_said()
     driver.wait(7)
     stopped, timeout = driver.last(events.SpeechStopped), driver.last(events.IdleTimeoutTriggered)
     assert stopped.audio_end_ms <= timeout.audio_start_ms <= timeout.audio_end_ms
+
+
+@pytest.mark.parametrize(("window_ms", "silent_frames"), [(200, 2), (400, 2), (500, 4), (1500, 4)])
+def test_the_shorter_the_window_the_earlier_an_answer_is_prepared(window_ms: int, silent_frames: int) -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=window_ms))
+    probabilities = [0.9] * 10 + [0.01] * 6
+    signals = [
+        (index, signal)
+        for index, probability in enumerate(probabilities)
+        for signal in policy.frame(index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS, probability)
+    ]
+    assert next(index for index, signal in signals if isinstance(signal, Paused)) == 10 + silent_frames - 1

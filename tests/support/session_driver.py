@@ -91,6 +91,7 @@ class Driver:
         *,
         limits: Limits | None = None,
         speculate: bool = False,
+        prepares: bool = False,
         read_along: bool = False,
         languages: frozenset[str] | None = None,
         voice_languages: frozenset[str] = frozenset(),
@@ -120,6 +121,7 @@ class Driver:
             judges_turns=judge is not None,
             media_clock=media_clock,
             may_speculate=lambda: speculate,
+            prepares=prepares,
             may_read_along=lambda: read_along,
             languages=languages,
             voice_languages=voice_languages,
@@ -301,17 +303,18 @@ class Driver:
                 case AbortRequest(request_id=request_id):
                     self.aborted.append(request_id)
                     self.requests.pop(request_id, None)
-                case FeedVoiceActivity():
-                    self._detect(effect)
-                case AskTurnModel():
-                    self.questions.append(effect)
-                    answer = self._judge(effect) if self._judge is not None else None
-                    if answer != LATE:
-                        self.do(TurnJudged(effect.question, answer))
-                case GoOn(rest=rest):
-                    self.do(rest)
                 case CloseSession():
                     self.closed = effect
+        for effect in effects:  # what the detector says comes after what has been said already
+            if isinstance(effect, FeedVoiceActivity):
+                self._detect(effect)
+            elif isinstance(effect, AskTurnModel):
+                self.questions.append(effect)
+                answer = self._judge(effect) if self._judge is not None else None
+                if answer != LATE:
+                    self.do(TurnJudged(effect.question, answer))
+            elif isinstance(effect, GoOn):
+                self.do(effect.rest)
 
     def _detect(self, effect: FeedVoiceActivity) -> None:
         if effect.stream != self._stream:

@@ -16,6 +16,7 @@ from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.slots import SlotTable
 from duologue.engine.stages.threads import let_waiting_threads_sleep
+from duologue.engine.text.clauses import ClauseSplitter
 from duologue.engine.text.context import fit
 from duologue.engine.text.tool_calls import (
     chat_completions_choice,
@@ -28,6 +29,8 @@ LONGEST_ANSWER: Final = 200
 """Tokens after which an answer ends with its sentence, unless the request sets a limit of its own."""
 _SLICE: Final = 64
 """Prompt tokens read in one go: the longest that other sessions, and an abort, have to wait."""
+_CHARACTERS_PER_SECOND: Final = 15.0
+"""Of speech: about three words."""
 _REUSE: Final = 32
 """Least run of tokens that is moved within the cache, rather than read again, when older turns are left out."""
 
@@ -51,6 +54,10 @@ class LlamaCppLanguageModel(Stage):
     waits longer than that behind a long prompt); within a picture, which is read in one go, after the picture.
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
     After an abort no more than the token in hand, or the slice of 64 tokens of the prompt, is computed.
+
+    On a CPU a token of two answers costs as much as two tokens of one, so answers are written one after the other
+    (:attr:`concurrency`), the most urgent first. One that is outranked stops at its token, or slice, and is taken up
+    where it stopped, from the slot's cache: so an answer that is far ahead of its listener costs others nothing.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
     """
 
@@ -66,12 +73,14 @@ class LlamaCppLanguageModel(Stage):
         chat_template: str | None = None,
         mmproj: str | None = None,
         gpu_layers: int | None = None,
+        at_once: int | None = None,
     ) -> None:
         """``context_tokens`` are those of one session. ``tools``: the model's chat template knows tools, and llama.cpp
         keeps a call to the tool's schema by a grammar made from it; without, calls are told in words.
         ``chat_template``: path of a Jinja file that takes the place of the model's own. ``mmproj``: path of the
         projector with which the model sees pictures. ``gpu_layers``: how many layers an accelerator takes (None: as
-        llama.cpp likes). Raises ``ValueError`` for an unknown sampling value.
+        llama.cpp likes). ``at_once``: answers that are written at the same time (None: one for each two cores; with
+        ``gpu_layers`` all). Raises ``ValueError`` for an unknown sampling value.
         """
         self._name = model
         self._n_slots = max_num_seqs
@@ -84,6 +93,7 @@ class LlamaCppLanguageModel(Stage):
         cores = min(8, os.cpu_count() or 1)
         self._threads = threads or max(1, cores // 2)
         self._prompt_threads = prompt_threads or max(self._threads, cores)
+        self.concurrency = at_once or (max_num_seqs if gpu_layers else max(1, (os.cpu_count() or 1) // 2))
         try:
             self._sampling = msgspec.convert(dict(sampling or {}), Sampling)
         except msgspec.ValidationError as error:
@@ -142,17 +152,40 @@ class LlamaCppLanguageModel(Stage):
         answer = Answer(piece, context, LONGEST_ANSWER)
         budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
+        if piece.prepare:
+            self._prepare(self._request(state, piece, fit(messages, budget), 0), context)
+            return
+        writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools))
         while True:
-            reports = _Reports(answer)
-            self._server.handle_chat_completions(
-                self._request(state, piece, fit(messages, budget), answer.max_tokens), reports
-            )
-            if reports.error is None:
+            shown = (*fit(messages, budget), *writing.so_far)
+            request = self._request(state, piece, shown, max(1, answer.max_tokens - answer.tokens))
+            self._server.handle_chat_completions(request, reports := _Reports(writing))
+            if reports.paused:
+                if not context.give_way():
+                    return
+            elif reports.error is None:
                 break
-            if not reports.too_long or budget < _SLICE:
+            elif not reports.too_long or budget < _SLICE:
                 raise RuntimeError(reports.error)
-            budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
+            else:
+                budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
         answer.close()
+
+    def _prepare(self, request: dict[str, Any], context: StageContext) -> None:
+        """Read what the next prompt begins with; a report after each slice is the chance to let others go first."""
+        request["add_generation_prompt"] = False
+        outranked = False
+
+        def report(_: Any) -> bool:
+            nonlocal outranked
+            outranked = context.outranked
+            return outranked or context.aborted
+
+        while True:
+            outranked = False
+            self._server.handle_chat_completions(request, report)
+            if not outranked or not context.give_way():
+                return
 
     def release(self, state: int) -> None:
         """The slot may be given to another session, if need be."""
@@ -192,13 +225,53 @@ def _own_file(path: str) -> Path:
     return require(str(Path(path).expanduser().absolute()))
 
 
-class _Reports:
-    """Receives llama.cpp's reports for one request, on the worker's thread. Returning True stops generation."""
+class _Writing:
+    """An answer over its pauses."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, context: StageContext, may_pause: bool) -> None:
+        self.answer = answer
+        self.begun = 0
+        """Tokens that had been written when the present run began."""
+        self._context = context
+        self._may_pause = may_pause
+        self._cached: int | None = None
+        self._text = ""
+        self._clauses = ClauseSplitter()
+
+    @property
+    def outranked(self) -> bool:
+        return self._may_pause and self._context.outranked
+
+    @property
+    def so_far(self) -> tuple[ChatMessage, ...]:
+        """What the model is to go on from."""
+        self.begun = self.answer.tokens
+        return (ChatMessage(role="assistant", text=self._text),) if self._text else ()
+
+    def read(self, tokens: int, cached: int) -> None:
+        """Of the prompt. What later runs find cached is what earlier ones have read and written."""
+        if self._cached is None:
+            self._cached = cached
+        if not self.begun:
+            self.answer.read(tokens, self._cached)
+
+    def text(self, text: str) -> bool:
+        """Hand on text; only what can be spoken, whole clauses, counts as made. False: enough."""
+        self._text += text
+        for clause in self._clauses.push(text):
+            self._context.made(len(clause.text) / _CHARACTERS_PER_SECOND)
+        return self.answer.text(text)
+
+
+class _Reports:
+    """Receives llama.cpp's reports for one run, on the worker's thread. Returning True stops generation."""
+
+    def __init__(self, writing: _Writing) -> None:
         self.error: str | None = None
         self.too_long = False
-        self._answer = answer
+        self.paused = False
+        self._writing = writing
+        self._answer = writing.answer
         self._call_names: dict[int, str] = {}
 
     def __call__(self, report: Any) -> bool:
@@ -209,21 +282,27 @@ class _Reports:
             self.too_long = report["error"].get("type") == "exceed_context_size_error"
             return True
         if (progress := report.get("prompt_progress")) is not None:
-            self._answer.read(progress["total"], progress["cache"])
+            self._writing.read(progress["total"], progress["cache"])
+        ended = False
         if (usage := report.get("usage")) is not None:
             cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-            self._answer.read(usage["prompt_tokens"], cached)
-            self._answer.counted(usage["completion_tokens"])
+            self._writing.read(usage["prompt_tokens"], cached)
+            self._answer.counted(self._writing.begun + usage["completion_tokens"])
+            ended = True
         for choice in report.get("choices", ()):
+            ended = ended or choice.get("finish_reason") is not None
             if choice.get("finish_reason") == "length":
                 self._answer.reached_limit()
             delta = choice.get("delta", {})
             text = delta.get("content")
-            if text and not self._answer.text(text):
+            if text and not self._writing.text(text):
                 return True
             if not all(map(self._take_call, delta.get("tool_calls") or ())):
                 return True
-        return self._answer.over
+        if self._answer.over:
+            return True
+        self.paused = not ended and self._writing.outranked
+        return self.paused
 
     def _take_call(self, piece: dict[str, Any]) -> bool:
         """Hand on a piece of a call. Its name comes with the first piece only. False: enough."""

@@ -141,6 +141,8 @@ class OpenAILanguageModel(AsyncBackend):
 
     def process(self, state: Call, piece: Converse, context: StageContext) -> None:
         """Write one answer. Raises :class:`EndpointError`."""
+        if piece.prepare:
+            return
         if not self._images:
             take_no_pictures(piece.messages, f"model '{self._model}'")
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))

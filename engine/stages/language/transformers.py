@@ -160,6 +160,8 @@ class TransformersLanguageModel(Stage):
 
     def process(self, state: Turn, piece: Converse, context: StageContext) -> None:
         """Write one answer."""
+        if piece.prepare:
+            return
         if not self._images:
             take_no_pictures(piece.messages, f"model '{self._name}'")
         answer = Answer(piece, context, self._answer_tokens)

@@ -27,13 +27,20 @@ class Recorder:
     def __init__(self, request: EngineRequest, then: Callable[[Any], None] | None = None) -> None:
         self.request = request
         self.pieces: list[Any] = []
-        self.aborted = False
+        self.aborted = self.outranked = False
+        self.made_s = 0.0
         self._then = then
 
     def emit(self, piece: Any) -> bool:
         self.pieces.append(piece)
         if self._then is not None:
             self._then(piece)
+        return not self.aborted
+
+    def made(self, seconds: float) -> None:
+        self.made_s += seconds
+
+    def give_way(self) -> bool:
         return not self.aborted
 
 

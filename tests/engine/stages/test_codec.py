@@ -79,6 +79,7 @@ class _Context:
 
     def __init__(self, emitted):
         self.emit = lambda piece: emitted.append(piece) is None
+        self.made = lambda seconds: None
 
 
 def _request(payload):

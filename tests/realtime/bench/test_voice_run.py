@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 from websockets.asyncio.server import serve
 
@@ -24,6 +27,8 @@ from duologue.realtime.bench.measures import PARTS
 from duologue.realtime.bench.utterances import SENTENCES, Library, plan
 from duologue.realtime.bench.voice_report import REPLIES, REPORT, compute, write_lines
 from duologue.realtime.bench.voice_run import VoiceOptions, plan_calls, run_voice
+from duologue.realtime.bench.voice_series import plan_series, run_series
+from duologue.realtime.bench.voice_table import print_series
 
 SETTINGS = CallerSettings(silence_ms=200, reply_ms=100)
 
@@ -108,6 +113,18 @@ def test_the_log_holds_no_media(run: Path):
     first = appends[0]
     assert 0.0 < first["t_s"] < 0.5
     assert first["due_s"] == 0.02
+
+
+async def test_a_series_that_was_broken_off_makes_no_run_twice(run: Path, tmp_path: Path):
+    runs = list(plan_series(VoiceOptions(out=tmp_path), [1], [500, 200], baseline=False))
+    for _, options in runs:
+        shutil.copytree(run, options.out)
+    series = await run_series(runs)
+    assert [made.name for made in series.runs] == ["1-callers-500-ms", "1-callers-200-ms"]
+    assert series.runs[1].report.answers.within["2"] == 1.0
+    console = Console(file=io.StringIO(), width=160)
+    print_series([(made.name, made.report) for made in series.runs], console)
+    assert "of all, answered rightly in 2 s" in console.file.getvalue()
 
 
 def test_replies_are_recognised_from_the_files(run: Path):

@@ -8,9 +8,10 @@ import urllib.request
 import pytest
 
 from duologue.engine.models import pull
-from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, ToolCallDelta, Usage
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, TextDelta, ToolCallDelta, Usage
 from duologue.engine.stage import NotSupported, StageFinish
 from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel
+from tests.engine.stages.conftest import Recorder
 
 SYSTEM = ChatMessage(role="system", text="You are a helpful assistant. Keep your answers short and simple.")
 
@@ -52,6 +53,51 @@ def test_it_answers_in_pieces_and_counts(model, run_stage):
     assert usage.input_tokens > 20
     assert usage.output_tokens >= len(text_of(pieces).split())
     assert not any(isinstance(piece, StageFinish) for piece in pieces)
+
+
+@pytest.mark.models
+def test_an_answer_that_gives_way_again_and_again_goes_on_where_it_stopped(model, run_stage):
+    """Also while its prompt is read, and what it has used is counted once. (Late words may differ: the model adds up
+    the same numbers in another order when it reads several tokens at once.)"""
+    question = Converse(messages=(SYSTEM, user("Tell me about the sea. " * 12)), temperature=0.0, max_output_tokens=40)
+    whole = run_stage(model, question, session_id="whole")
+
+    class Outranked(Recorder):
+        asked = ways = 0
+
+        @property
+        def outranked(self) -> bool:
+            self.asked += 1
+            return self.asked % 5 == 1
+
+        @outranked.setter
+        def outranked(self, value: bool) -> None: ...
+
+        def give_way(self) -> bool:
+            self.ways += 1
+            return True
+
+    context = Outranked(EngineRequest(request_id="r", session_id="paused", payload=question))
+    state = model.start(context.request)
+    model.process(state, question, context)
+    model.release(state)
+    assert context.ways > 4
+    assert text_of(context.pieces)[:100] == text_of(whole)[:100]
+    before, after = usage_of(whole), usage_of(context.pieces)
+    assert after.input_tokens == before.input_tokens
+    assert abs(after.output_tokens - len(text_of(context.pieces)) / 4.5) < 10
+    assert after.cached_tokens <= before.input_tokens // 4, "what it has read itself is not called cached"
+    assert context.made_s > 1.0
+
+
+@pytest.mark.models
+def test_what_was_prepared_while_the_user_spoke_is_not_read_again(model, run_stage):
+    """And preparing writes and counts nothing."""
+    history = (SYSTEM, user("What is the capital of France?"), ChatMessage(role="assistant", text="It is Paris."))
+    prepared = run_stage(model, Converse(messages=history, prepare=True), session_id="prepared")
+    assert prepared == []
+    usage = usage_of(run_stage(model, Converse(messages=(*history, user("And of Spain?"))), session_id="prepared"))
+    assert usage.input_tokens - usage.cached_tokens <= 16, "the last question and the frame around it"
 
 
 @pytest.mark.models
