@@ -1,4 +1,5 @@
-"""Noise suppression of one stream of speech, however it comes in pieces: WebRTC's audio processing, from ``livekit``.
+"""Noise suppression and echo cancellation of one stream of speech, however it comes in pieces: WebRTC's audio
+processing, from ``livekit``.
 
 The suppressor takes frames of 10 ms and gives them back some milliseconds late. :class:`NoiseSuppressor` hides both:
 what it returns are the samples it took, in order, none missing and none twice, and it says which of them it still
@@ -6,7 +7,8 @@ holds. So positions in the stream stay exact, and the stream may be left at any 
 
 WebRTC's suppressor follows the noise by quantiles of each band over the past seconds and lowers it by 12 dB (a Wiener
 filter); hum below the voice goes to a high-pass filter in front of it. In a new stream it needs a second to learn the
-noise.
+noise. Its echo canceller (AEC3) is told what the other side played at the same time, and finds by itself how much later
+that comes back and how the room changes it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,17 @@ logger = logging.getLogger(__name__)
 
 FRAMES_PER_SECOND: Final = 100
 
-_DELAY: Final = {8_000: 72, 16_000: 96, 24_000: 176, 48_000: 336}
-"""Samples by which WebRTC's output is late, by rate: its window's overlap of 6 ms and its own conversion of rates."""
+FAR_END_RATE: Final = 24_000
+"""Samples a second of what the other side plays."""
+FarEnd = Callable[[int], bytes]
+"""``far_end(n)`` is what sounded during the stream's n-th 10 ms: mono PCM16 at ``FAR_END_RATE``."""
+
+_CONVERSION: Final = {8_000: 24, 16_000: 0, 24_000: 32, 48_000: 48}
+"""Samples by which WebRTC's output is late for its own conversion of rates, by rate."""
+_NOISE_DELAY_MS: Final = 6
+"""Overlap of the noise suppressor's windows."""
+_ECHO_DELAY_MS: Final = 8
+"""What the echo canceller holds."""
 
 
 class FrameProcessor(Protocol):
@@ -75,12 +86,17 @@ class NoiseSuppressor:
         return bytes(clean)
 
 
-MakeSuppressor = Callable[[int], NoiseSuppressor | None]
-"""``make(sample_rate)`` gives a suppressor for a new stream, or None where there is none to be had."""
+class MakeSuppressor(Protocol):
+    """Gives a suppressor for a new stream, or None where there is none to be had."""
+
+    def __call__(
+        self, sample_rate: int, far_end: FarEnd | None = None, *, noise: bool = True
+    ) -> NoiseSuppressor | None:
+        """``far_end``: take its echo out. ``noise``: lower the noise too."""
 
 
-def no_suppressor(sample_rate: int) -> None:
-    """A :data:`MakeSuppressor` for a server without noise suppression."""
+def no_suppressor(sample_rate: int, far_end: FarEnd | None = None, *, noise: bool = True) -> None:
+    """A :class:`MakeSuppressor` for a server without noise suppression."""
 
 
 def load_noise_suppression() -> MakeSuppressor:
@@ -92,12 +108,13 @@ def load_noise_suppression() -> MakeSuppressor:
         from livekit.rtc import AudioFrame
         from livekit.rtc.apm import AudioProcessingModule
 
-        _WebRtc(AudioProcessingModule, AudioFrame, 24_000)
+        _WebRtc(AudioProcessingModule, AudioFrame, 24_000, None, noise=True)
     except (ImportError, OSError, RuntimeError) as error:
         return _Missing(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
-    def make(sample_rate: int) -> NoiseSuppressor:
-        return NoiseSuppressor(_WebRtc(AudioProcessingModule, AudioFrame, sample_rate), sample_rate)
+    def make(sample_rate: int, far_end: FarEnd | None = None, *, noise: bool = True) -> NoiseSuppressor:
+        processor = _WebRtc(AudioProcessingModule, AudioFrame, sample_rate, far_end, noise=noise)
+        return NoiseSuppressor(processor, sample_rate)
 
     return make
 
@@ -105,16 +122,28 @@ def load_noise_suppression() -> MakeSuppressor:
 class _WebRtc:
     """WebRTC's audio processing on one stream."""
 
-    def __init__(self, module: Any, frame: Any, sample_rate: int) -> None:
-        self.delay = _DELAY[sample_rate]
+    def __init__(self, module: Any, frame: Any, sample_rate: int, far_end: FarEnd | None, *, noise: bool) -> None:
+        late_ms = (_NOISE_DELAY_MS if noise else 0) + (_ECHO_DELAY_MS if far_end is not None else 0)
+        self.delay = _CONVERSION[sample_rate] + sample_rate * late_ms // 1000
         # No gain control: it lifts what lies between the words, and costs the recogniser some of them.
-        self._module = module(noise_suppression=True, high_pass_filter=True)
+        self._module = module(echo_cancellation=far_end is not None, noise_suppression=noise, high_pass_filter=True)
+        self._frame, self._bytes = self._frame_of(frame, sample_rate)
+        self._far_end, self._frames = far_end, 0
+        if far_end is not None:
+            self._far_frame, self._far_bytes = self._frame_of(frame, FAR_END_RATE)
+
+    @staticmethod
+    def _frame_of(frame: Any, sample_rate: int) -> tuple[Any, memoryview]:
+        """One frame for all calls, and its bytes: it is changed in place."""
         samples = sample_rate // FRAMES_PER_SECOND
-        # One frame for all calls: it is changed in place.
-        self._frame = frame(bytearray(samples * SAMPLE_BYTES), sample_rate, 1, samples)
-        self._bytes: memoryview = self._frame.data.cast("B")
+        made = frame(bytearray(samples * SAMPLE_BYTES), sample_rate, 1, samples)
+        return made, made.data.cast("B")
 
     def process(self, frame: bytes) -> bytes:
+        if self._far_end is not None:
+            self._far_bytes[:] = self._far_end(self._frames)
+            self._module.process_reverse_stream(self._far_frame)
+            self._frames += 1
         self._bytes[:] = frame
         self._module.process_stream(self._frame)
         return bytes(self._bytes)
@@ -127,7 +156,10 @@ class _Missing:
         self._problem = problem
         self._said = False
 
-    def __call__(self, sample_rate: int) -> None:
+    def __call__(self, sample_rate: int, far_end: FarEnd | None = None, *, noise: bool = True) -> None:
         if not self._said:
             self._said = True
-            logger.warning("noise_reduction has no effect here: pip install 'duologue[audio]' (%s)", self._problem)
+            logger.warning(
+                "noise_reduction and echo_cancellation have no effect here: pip install 'duologue[audio]' (%s)",
+                self._problem,
+            )

@@ -43,6 +43,7 @@ from duologue.engine.pipeline import (
 from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
 from duologue.engine.stage import Ability
 from duologue.engine.stream import Stream
+from duologue.engine.turn_model import SmartTurnModel, TurnModel, TurnModelService
 from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
 
 logger = logging.getLogger(__name__)
@@ -98,12 +99,17 @@ class ServedNames(msgspec.Struct, frozen=True):
 
 
 class Engine:
-    """One pipeline with its replicas, and the shared voice-activity service."""
+    """One pipeline with its replicas, and the shared services for voice activity and the ends of turns."""
 
-    def __init__(self, deploy: DeployConfig, voice_activity_model: Callable[[], FrameModel] | None = None) -> None:
+    def __init__(
+        self,
+        deploy: DeployConfig,
+        voice_activity_model: Callable[[], FrameModel] | None = None,
+        turn_model: Callable[[], TurnModel] | None = None,
+    ) -> None:
         """Check what can be checked without loading. Raises :class:`DeployError`.
 
-        ``voice_activity_model`` replaces the packaged model.
+        ``voice_activity_model`` and ``turn_model`` replace the packaged models.
         """
         self.deploy = deploy
         self.pipeline: PipelineConfig = get_pipeline(deploy.pipeline)
@@ -111,6 +117,7 @@ class Engine:
         self.voice_activity = VoiceActivityService(
             voice_activity_model or _packaged_voice_activity, deploy.duplex_session.max_sessions
         )
+        self.turn_model = TurnModelService(turn_model or (lambda: _turn_model(deploy)))
         self._states: dict[str, StageState] = {stage.name: "waiting" for stage in self.pipeline.stages}
         self._states[VOICE_ACTIVITY] = "waiting"
         self._replicas: dict[int, list[Replica]] = {}
@@ -143,6 +150,7 @@ class Engine:
             self._place()
             await self._load_all(report)
             self.check_arguments()
+            await self._start_turn_model()
         except BaseException:
             await self.close()
             raise
@@ -165,7 +173,8 @@ class Engine:
         self._states = dict.fromkeys(self._states, "waiting")
         if orchestrator is not None:
             await orchestrator.close()
-        await asyncio.gather(*(replica.close() for replica in replicas), self.voice_activity.close())
+        services = (self.voice_activity, self.turn_model)
+        await asyncio.gather(*(replica.close() for replica in replicas), *(service.close() for service in services))
         await self._ray.close()
         self._segments.sweep_run()
 
@@ -284,6 +293,18 @@ class Engine:
                 group.create_task(bring_up(VOICE_ACTIVITY, [("loading", self.voice_activity.start)]))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _start_turn_model(self) -> None:
+        """The one model that may be missing: without it silence alone ends turns, and ``/v1/models`` says so."""
+        if self.deploy.duplex_session.turn_model is None or not self.pipeline.capabilities.audio_in:
+            return
+        try:
+            await self.turn_model.start()
+        except Exception as error:  # noqa: BLE001 - whatever the loader raises for a file that it cannot use
+            logger.warning("semantic_vad goes by silence alone: the turn model cannot be loaded: %s", error)
+            return
+        able = dataclasses.replace(self.pipeline.capabilities, turn_model=True)
+        self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
     def _scale(self, orchestrator: Orchestrator) -> None:
         """Let the stages grow and shrink that the deploy file says it of."""
@@ -429,6 +450,11 @@ _KINDS: dict[str, type[Exception]] = {"DeployError": DeployError, "ModelUnavaila
 
 def _packaged_voice_activity() -> FrameModel:
     return SileroModel(require("silero-vad"))
+
+
+def _turn_model(deploy: DeployConfig) -> TurnModel:
+    assert deploy.duplex_session.turn_model is not None
+    return SmartTurnModel(require(deploy.duplex_session.turn_model))
 
 
 @contextmanager

@@ -52,6 +52,15 @@ audio_continuity_ok = Counter(
 audio_skipped_requests = Counter(
     "duologue_audio_skipped_requests", "Requests for sound whose continuity could not be measured", ["reason"]
 )
+turn_model_questions = Counter(
+    "duologue_turn_model_questions", "Questions to the model that judges the end of a turn", ["outcome"]
+)
+turn_model_answer_s = Histogram(
+    "duologue_turn_model_answer_s", "Seconds from a question to the turn model until its answer", buckets=FAST_SECONDS
+)
+turn_model_run_s = Histogram(
+    "duologue_turn_model_run_s", "Seconds that the turn model worked on a question", buckets=FAST_SECONDS
+)
 loop_lag_s = Histogram(
     "duologue_loop_lag_s", "How late the event loop is, while requests are in progress", buckets=FAST_SECONDS
 )

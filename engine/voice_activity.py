@@ -6,6 +6,9 @@ context back; rows that take no part are not touched. The worker sleeps until a 
 per ``TICK_S`` while it keeps up, so that the frames of many sessions share a run; when a slot lags behind it goes as
 fast as it can.
 
+What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.steady_sound`) counts as
+none: its probability becomes 0.
+
 A stream takes float32 samples at 16 kHz, or PCM16 at another rate: then the conversion is part of the tick, in one pass
 for all its rows.
 
@@ -31,6 +34,7 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import FrameResampler
 from duologue.engine.executors.threads import run_in_thread
+from duologue.engine.steady_sound import SteadySound
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +95,7 @@ class VoiceActivityService:
         self._model: FrameModel | None = None
         self._state = np.zeros((2, slots, STATE), np.float32)
         self._context = np.zeros((slots, CONTEXT), np.float32)
+        self._steady = SteadySound(slots, FRAME, SAMPLE_RATE)
         self._input = np.zeros((slots, CONTEXT + FRAME), np.float32)
         """The batch of a tick; only its first rows are in use."""
         self._free = list(range(slots - 1, -1, -1))
@@ -131,6 +136,7 @@ class VoiceActivityService:
             slot = self._free.pop()
             self._state[:, slot] = 0
             self._context[slot] = 0
+            self._steady.reset(slot)
         stream = VoiceActivityStream(self, slot, on_frame, sample_rate)
         self._streams.add(stream)
         return stream
@@ -219,15 +225,15 @@ class VoiceActivityService:
         rows[:, :CONTEXT] = self._context[slots]
         _fill(rows[:, CONTEXT:], batch)
         probabilities, state = self._model.step(rows, self._state[:, slots])
+        levels = self._steady.levels(rows[:, CONTEXT:])
         with self._lock:
-            if len(self._in_tick) == len(batch):
-                self._state[:, slots] = state
-                self._context[slots] = rows[:, -CONTEXT:]
-            else:
+            if len(self._in_tick) < len(batch):  # the rows of those that have left are not written any more
                 kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
-                slots = [batch[row][0].slot for row in kept]
-                self._state[:, slots] = state[:, kept]
-                self._context[slots] = rows[kept, -CONTEXT:]
+                batch, slots = [batch[row] for row in kept], [slots[row] for row in kept]
+                rows, state, levels, probabilities = rows[kept], state[:, kept], levels[kept], probabilities[kept]
+            self._state[:, slots] = state
+            self._context[slots] = rows[:, -CONTEXT:]
+            probabilities = np.where(self._steady.update(slots, levels), 0.0, probabilities)
             self._waiting.update(dict.fromkeys(stream for stream in self._in_tick if stream.frames))
             self._in_tick = frozenset()
         results = list(zip((stream for stream, _ in batch), probabilities.tolist(), strict=True))

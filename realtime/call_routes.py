@@ -66,7 +66,7 @@ async def _place(request: Request, dialect: Dialect) -> Response:
         desk = gateway.desk()
         offer, session = await read_offer(request)
         model, opening = handshake.call(request, gateway, session)
-        placed = await desk.place(offer, model, opening, dialect)
+        placed = await desk.place(offer, model, opening, dialect, handshake.extensions(request, desk.extensions))
     except ProtocolError as error:
         metrics.connections_refused.labels(reason=error.code).inc()
         return _refused(error)
@@ -152,6 +152,7 @@ def _refused(error: ProtocolError) -> Response:
         "duologue.call_in_progress": 409,
         "duologue.unsupported_transport": 501,
         "duologue.unsupported_intent": 400,
+        "duologue.unsupported_extension": 400,
         "unsupported_media_type": 415,
     }.get(error.code)
     return refused(error, status)

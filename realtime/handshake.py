@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from duologue.realtime.client_secrets import ClientSecret
 from duologue.realtime.dialects import BETA, GA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.resume import EXTENSION
-from duologue.sessions.config import deep_merge
+from duologue.sessions.config import EXTENSIONS, deep_merge
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
 
@@ -64,11 +65,21 @@ def requested(connection: HTTPConnection, gateway: Gateway) -> Request:
     if "call_id" in query:
         return JoinCall(query["call_id"])
     model, opening = _session(connection, gateway)
-    extensions = [name for name in query.get("extensions", "").split(",") if name]
-    for name in extensions:
-        if name != EXTENSION or gateway.settings.resume_window_s <= 0:
+    resumes = (EXTENSION,) if gateway.settings.resume_window_s > 0 else ()
+    of_events = EXTENSIONS if opening.type is None else ()
+    wanted = extensions(connection, (*resumes, *of_events))
+    if events := [name for name in of_events if name in wanted]:
+        opening = replace(opening, config={**opening.config, "extensions": events})
+    return NewSession(model, opening, EXTENSION in wanted)
+
+
+def extensions(connection: HTTPConnection, known: Collection[str]) -> Collection[str]:
+    """What a connection asks for besides the protocol. Raises ``ProtocolError`` for what is not among ``known``."""
+    wanted = [name for name in connection.query_params.get("extensions", "").split(",") if name]
+    for name in wanted:
+        if name not in known:
             raise ProtocolError("duologue.unsupported_extension", f"There is no extension '{name[:64]}'.", "extensions")
-    return NewSession(model, opening, EXTENSION in extensions)
+    return wanted
 
 
 def _after(text: str) -> int:

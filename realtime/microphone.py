@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from duologue.codecs.fade import fade_samples, faded_out
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.clock import SAMPLE_BYTES, SAMPLE_RATE
 from duologue.realtime.client import AUDIO_DELTA, ClientError, RealtimeClient, Received
@@ -35,6 +36,10 @@ class Loudspeaker:
         self._queue: deque[tuple[str, memoryview]] = deque()
         self._played: dict[str, int] = {}
         self._stopped: set[str] = set()
+        self._fading: memoryview = memoryview(b"")
+        """What sounds, ever softer, of an answer that was stopped."""
+        self._sounding = False
+        """Whether the last block ended within an answer: only then is there something to fade."""
 
     def play(self, item_id: str, pcm: bytes) -> None:
         """Queue audio of an item; dropped if the item was stopped."""
@@ -43,17 +48,24 @@ class Loudspeaker:
                 self._queue.append((item_id, memoryview(pcm)))
 
     def stop(self) -> list[tuple[str, int]]:
-        """Drop everything unplayed: ``(item_id, heard milliseconds)`` of each item that lost audio."""
+        """Drop everything unplayed: ``(item_id, heard milliseconds)`` of each item that lost audio.
+
+        What sounds at the moment fades out within a few milliseconds; these do not count as heard.
+        """
+        size = fade_samples(SAMPLE_RATE) * SAMPLE_BYTES
         with self._lock:
             cut = list(dict.fromkeys(item_id for item_id, _ in self._queue))
+            if self._sounding and self._queue:
+                self._fading = memoryview(faded_out(bytes(self._queue[0][1][:size]), size // SAMPLE_BYTES))
             self._queue.clear()
             self._stopped.update(cut)
             return [(id_, self._played.get(id_, 0) // SAMPLE_BYTES * 1000 // SAMPLE_RATE) for id_ in cut]
 
     def fill(self, out: memoryview) -> None:
         """The audio thread's part: fill ``out`` (bytes) from the queue, then with silence."""
-        at = 0
         with self._lock:
+            at = min(len(self._fading), len(out))
+            out[:at], self._fading = self._fading[:at], self._fading[at:]
             while self._queue and at < len(out):
                 item_id, pcm = self._queue.popleft()
                 piece = pcm[: len(out) - at]
@@ -62,6 +74,7 @@ class Loudspeaker:
                 self._played[item_id] = self._played.get(item_id, 0) + len(piece)
                 if len(piece) < len(pcm):
                     self._queue.appendleft((item_id, pcm[len(piece) :]))
+            self._sounding = at == len(out) and not self._fading
         out[at:] = bytes(len(out) - at)
 
 

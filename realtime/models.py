@@ -17,9 +17,15 @@ VOICE_ACTIVITY_MODEL = "silero-vad"
 
 def needed_models(deploy: DeployConfig) -> list[str]:
     """Logical names of the models that a deployment runs on; paths of one's own are left out."""
-    stages = get_pipeline(deploy.pipeline).stages
-    named = [deploy.stage(stage.stage_id).engine_args.get("model", stage.model) for stage in stages]
-    return list(dict.fromkeys(name for name in (*named, VOICE_ACTIVITY_MODEL) if name in MODELS))
+    pipeline = get_pipeline(deploy.pipeline)
+    named = [deploy.stage(stage.stage_id).engine_args.get("model", stage.model) for stage in pipeline.stages]
+    turn_model = optional_model(deploy) if pipeline.capabilities.audio_in else None
+    return list(dict.fromkeys(name for name in (*named, VOICE_ACTIVITY_MODEL, turn_model) if name in MODELS))
+
+
+def optional_model(deploy: DeployConfig) -> str | None:
+    """The one model that a server can do without: that of ``semantic_vad``."""
+    return deploy.duplex_session.turn_model
 
 
 def missing_models(names: Iterable[str]) -> list[str]:

@@ -33,7 +33,7 @@ from duologue.realtime.auth import ApiKeys
 from duologue.realtime.certificates import CertificateError, fingerprint, self_signed
 from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
-from duologue.realtime.models import missing_models, needed_models
+from duologue.realtime.models import missing_models, needed_models, optional_model
 from duologue.realtime.progress import StartProgress
 from duologue.realtime.webrtc_options import WebRtcOptions, laid_over
 from duologue.sessions.errors import ProtocolError
@@ -169,7 +169,12 @@ async def _load(engine: Engine, deploy: DeployConfig) -> None:
     try:
         with StartProgress() as progress:
             for name in missing_models(needed_models(deploy)):
-                await _in_thread_of_its_own(partial(progress.pull, name))
+                try:
+                    await _in_thread_of_its_own(partial(progress.pull, name))
+                except ModelUnavailable as error:
+                    if name != optional_model(deploy):
+                        raise
+                    logger.warning("going on without it: %s", error)
             await engine.start(progress.stage_moved)
     except (ModelUnavailable, DeployError) as error:
         raise StartError(str(error)) from error

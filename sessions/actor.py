@@ -16,14 +16,16 @@ from functools import partial
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
-from duologue.engine.requests import AbortReason, EngineRequest, Finished
+from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
 from duologue.engine.stream import Stream
+from duologue.engine.turn_model import Question
 from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
     AbandonCall,
     AbortRequest,
+    AskTurnModel,
     AudioSent,
     CallTool,
     CloseSession,
@@ -36,9 +38,11 @@ from duologue.sessions.effects import (
     GoOn,
     HangUp,
     Input,
+    Interrupted,
     ListTools,
     McpEndpoint,
     MediaAudio,
+    MediaPicture,
     OpenRequest,
     Play,
     PlayoutReport,
@@ -49,6 +53,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
@@ -89,6 +94,10 @@ class Machine(Protocol):
 
     @property
     def speculations_wasted(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that waits in the machine until it is due."""
 
     def start(self) -> list[Effect]: ...
 
@@ -227,6 +236,8 @@ class SessionActor:
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
         self._voice_activity: VoiceActivityStream | None = None
         self._voice_stream = 0
+        self._question: Question | None = None
+        """What the turn model was asked last."""
         self._unfed: deque[bytes] = deque()
         """Input that waits until voice activity has caught up. Until then no event is handled."""
         self._yielding = False
@@ -278,6 +289,9 @@ class SessionActor:
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
+
+    def see(self, picture: ImagePart) -> None:
+        self._mailbox.post(MediaPicture(picture))
 
     def dialled(self, digit: str, received_at: float) -> None:
         self._mailbox.post(Dialled(digit, received_at))
@@ -373,7 +387,8 @@ class SessionActor:
     def _has_room(self) -> bool:
         """Whether more output may be taken from the engine. While not, the streams merge theirs, and then wait."""
         unplayed = 0 if self._media is None else self._media.queued_bytes
-        return self._outbox.audio_bytes + unplayed < self._output_buffer_bytes and not self._mailbox.full()
+        held = self._outbox.audio_bytes + self._machine.held_bytes + unplayed
+        return held < self._output_buffer_bytes and not self._mailbox.full()
 
     def _note_delta(self, request_id: str, stream: Stream) -> None:
         """Called by a stream in the middle of the orchestrator's work: the session's own comes after it."""
@@ -417,6 +432,10 @@ class SessionActor:
                     self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
+                case Interrupted(after_s=after_s):
+                    self._meter.interrupted(after_s)
+                case AskTurnModel():
+                    self._ask(effect)
                 case GoOn(rest=rest):
                     self._mailbox.events.appendleft(rest)
                     self._yielding = True
@@ -520,6 +539,21 @@ class SessionActor:
             self._voice_activity.close()
         self._voice_activity = None
 
+    def _ask(self, effect: AskTurnModel) -> None:
+        """Ask the turn model; it is bounded, and a question of before that is still open is not wanted any more."""
+        number = effect.question
+        self._withdraw_question()
+        self._question = self._engine.turn_model.ask(
+            effect.pcm,
+            effect.sample_rate,
+            lambda probability: self._mailbox.post(TurnJudged(number, probability)),
+        )
+
+    def _withdraw_question(self) -> None:
+        if self._question is not None:
+            self._question.withdraw()
+        self._question = None
+
     def _report_sent(self, batch: Sequence[Outgoing]) -> None:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
@@ -554,5 +588,6 @@ class SessionActor:
         if self._timer is not None:
             self._timer.cancel()
         self._stop_voice_activity()
+        self._withdraw_question()
         for request_id in list(self._streams):
             self._abort(request_id)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, ChatMessage, Delta, Finished, TranscriptDelta
 from duologue.sessions import server_events as events
-from duologue.sessions.config import ResponseOverrides, ServerVad
+from duologue.sessions.client_events import PlaybackAck
+from duologue.sessions.config import ResponseOverrides, ServerVad, extends
 from duologue.sessions.context_window import ContextTooLong
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -93,6 +94,8 @@ class Answering:
         if detection is not None and detection.interrupt_response:
             self._unanswered = None
             self.responses.interrupt(now)
+        else:
+            self.responses.resume(now)
         self._prepare()
 
     def turn_heard(self, turn: TurnSound) -> None:
@@ -160,6 +163,25 @@ class Answering:
         if entry.transcript is not None:
             self._answer(entry, now, speculation)
 
+    # -- speech over an answer (Speaker) -------------------------------------------------------------------------------
+
+    def left_s(self, now: float) -> float:
+        return self.responses.left_s(now)
+
+    def pause(self, now: float) -> None:
+        self.responses.pause(now)
+
+    def resume(self, now: float) -> None:
+        self.responses.resume(now)
+
+    def recognise(self, utterance: Utterance) -> str:
+        return self._transcribing.aside(utterance)
+
+    @property
+    def spoken(self) -> tuple[str, str] | None:
+        response = self.responses.active
+        return None if response is None or response.message is None else (response.id, response.message.id)
+
     # -- what the client asks for --------------------------------------------------------------------------------------
 
     def create(self, overrides: ResponseOverrides, now: float) -> None:
@@ -177,12 +199,36 @@ class Answering:
             message = f"Audio content of {generated_ms}ms is already shorter than {audio_end_ms}ms"
             raise ProtocolError("invalid_value", message, "audio_end_ms")
         entry = core.conversation.truncate(item_id, content_index)
-        heard = core.ledger.truncate(item_id, audio_end_ms * OUTPUT_SAMPLE_RATE // 1000, now)
+        # A client names whole milliseconds: the last of them is the end.
+        samples = generated if audio_end_ms >= generated_ms else audio_end_ms * OUTPUT_SAMPLE_RATE // 1000
+        heard = core.ledger.truncate(item_id, samples, now)
         if entry.recording is not None:
             del entry.recording.pcm[heard * 2 :]
         core.emit(events.ItemTruncated, item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
         if core.ledger.unsent(item_id):
             self.responses.media.stop(now)
+
+    def playback_reported(self, report: PlaybackAck, now: float) -> None:
+        """The client says how much of an item it has played. Raises ``ProtocolError``."""
+        ledger, item_id = self._core.ledger, report.item_id
+        if not extends(self._core.session, "playback"):
+            message = "'playback.ack' is an extension: ask for it with session.extensions = ['playback']."
+            raise ProtocolError("invalid_event", message, "type")
+        if report.committed_ms > report.played_ms:
+            raise ProtocolError("invalid_value", "'committed_ms' is more than 'played_ms'.", "committed_ms")
+        if item_id not in ledger or ledger.item(item_id).response_id != report.response_id:
+            message = f"No sound of item '{item_id}' in response '{report.response_id}'."
+            raise ProtocolError("playback_item_not_found", message, "item_id")
+        if ledger.item(item_id).settled:
+            message = f"What was heard of item '{item_id}' has been settled."
+            raise ProtocolError("playback_ack_too_late", message, "item_id")
+        generated = ledger.item(item_id).generated
+        played, committed = (
+            generated if ms >= generated * 1000 // OUTPUT_SAMPLE_RATE else ms * OUTPUT_SAMPLE_RATE // 1000
+            for ms in (report.played_ms, report.committed_ms)
+        )
+        if ledger.report(item_id, played, committed, now):
+            self._core.conversation.version += 1
 
     def deleted(self, item_id: str, now: float) -> None:
         """An item has left the conversation."""
@@ -264,7 +310,7 @@ class Answering:
             return
         speculation.settings = effective_settings(self._core, ResponseOverrides())
         speculation.premise = (self._core.conversation.version, self._core.settings_version)
-        user = ChatMessage(role="user", text=speculation.transcript)
+        user = ChatMessage.of_parts("user", (*self._core.view, speculation.transcript))
         with suppress(ContextTooLong):  # said when the answer is really wanted
             self._stop_preparing()
             wait_s = max(0.0, speculation.due - now)

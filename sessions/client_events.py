@@ -70,6 +70,16 @@ class OutputAudioClear(ClientEvent, frozen=True, tag="output_audio_buffer.clear"
     pass
 
 
+class PlaybackAck(ClientEvent, frozen=True, tag="playback.ack"):
+    """Extension ``playback``: how much of an item the client has played."""
+
+    response_id: str
+    item_id: ItemId
+    played_ms: Annotated[int, msgspec.Meta(ge=0)]
+    committed_ms: Annotated[int, msgspec.Meta(ge=0)]
+    """How much of that was certainly heard: what a model is shown if the answer is interrupted."""
+
+
 class InvalidEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that could not be decoded; takes its place in the stream so that its ``error`` leaves in order."""
 
@@ -89,4 +99,5 @@ AnyClientEvent = (
     | ResponseCreate
     | ResponseCancel
     | OutputAudioClear
+    | PlaybackAck
 )

@@ -6,7 +6,7 @@ field and no half-applied change (``realtime-protocol`` O2).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -82,6 +82,13 @@ class NoiseReduction(Shape, frozen=True):
     strength: Annotated[float, msgspec.Meta(ge=0)] = 1.0
 
 
+class EchoCancellation(Shape, frozen=True):
+    """Our own voice is taken out of the input: the client plays it aloud and has no cancellation of its own."""
+
+    delay_ms: Annotated[int, msgspec.Meta(ge=0, le=2_000)] = 0
+    """How much later than it is sent the sound is known to come back at the least; the rest is found by itself."""
+
+
 class Transcription(Shape, frozen=True):
     model: str = "default"
     language: str | UnsetType = UNSET
@@ -94,6 +101,7 @@ class Transcription(Shape, frozen=True):
 class AudioInput(Shape, frozen=True):
     format: AudioFormat = PcmFormat()
     noise_reduction: NoiseReduction | None = None
+    echo_cancellation: EchoCancellation | UnsetType = UNSET
     transcription: Transcription | None = None
     turn_detection: TurnDetection | None = ServerVad()
 
@@ -107,6 +115,39 @@ class AudioOutput(Shape, frozen=True):
 class Audio(Shape, frozen=True):
     output: AudioOutput
     input: AudioInput = AudioInput()
+
+
+# -- extensions: nothing of these is in a session unless its client asks for it ----------------------------------------
+
+Extension = Literal["playback", "interruption"]
+"""Events beyond the dialect's: ``playback.ack`` of the client, ``x.interruption.*`` of the server."""
+
+EXTENSIONS: tuple[Extension, ...] = get_args(Extension)
+
+
+class ImmediateInterruption(Shape, frozen=True, tag_field="mode", tag="immediate"):
+    """Speech over the answer stops it at once."""
+
+
+class AdaptiveInterruption(Shape, frozen=True, tag_field="mode", tag="adaptive"):
+    """Speech over the answer holds it, and stops it once it is more than an acknowledgement."""
+
+    min_duration_ms: Annotated[int, msgspec.Meta(ge=100, le=5_000)] = 800
+    """Speech of this length interrupts, whatever its words, unless ``min_words`` asks for some."""
+    min_words: Annotated[int, msgspec.Meta(ge=0, le=20)] = 0
+    """Fewer words never interrupt; 0: any word that is no acknowledgement does, and so does the length alone."""
+    acknowledgements: Annotated[tuple[str, ...], msgspec.Meta(max_length=200)] | UnsetType = UNSET
+    """Words and phrases that do not interrupt, in the place of the English ones that are built in."""
+
+
+Interruption = ImmediateInterruption | AdaptiveInterruption
+
+
+class Pacing(Shape, frozen=True):
+    """Sound is sent as it is played."""
+
+    lead_ms: Annotated[int, msgspec.Meta(ge=100, le=10_000)] = 300
+    """How far it may be ahead."""
 
 
 class FunctionTool(Shape, frozen=True, tag_field="type", tag="function"):
@@ -215,6 +256,28 @@ class RealtimeSession(Shape, frozen=True, tag_field="type", tag="realtime"):
     tool_choice: ToolChoiceSetting = "auto"
     tracing: Literal["auto"] | Tracing | None = None
     truncation: Truncation = "auto"
+    extensions: tuple[Extension, ...] | UnsetType = UNSET
+    interruption: Interruption | UnsetType = UNSET
+    pacing: Pacing | UnsetType = UNSET
+
+
+def lead_s(session: AnySession) -> float | None:
+    """Seconds of sound that may be ahead of what the client plays; None: any number.
+
+    What is to pause at a word must not have been sent already: adaptive interruption brings pacing with it.
+    """
+    if not isinstance(session, RealtimeSession):
+        return None
+    pacing = session.pacing
+    if pacing is UNSET and isinstance(session.interruption, AdaptiveInterruption):
+        pacing = Pacing()
+    return None if pacing is UNSET else pacing.lead_ms / 1000
+
+
+def extends(session: AnySession, extension: Extension) -> bool:
+    """Whether the client has asked for an extension's events."""
+    extensions = session.extensions if isinstance(session, RealtimeSession) else UNSET
+    return extensions is not UNSET and extension in extensions
 
 
 CLIENT_ENDPOINTED = frozenset({"gpt-realtime-whisper", "gpt-live-transcribe"})
@@ -271,6 +334,9 @@ class Limits(Shape, frozen=True):
     """Longest time without an event of the client, answers apart; None: no client of the protocol expects one."""
     max_turn_s: float = 120.0
     """Longest turn under voice-activity detection; a longer one is committed by force."""
+    input_gap_ms: Annotated[float, msgspec.Meta(ge=0)] = 2000.0
+    """When a client has sent no audio for so long in the middle of a turn (muted, a key let go, discontinuous
+    transmission), the time without audio counts as silence; 0: never, the turn waits for audio."""
     wait_for_silence_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How long a ``response.create`` waits while the user speaks; 0: it goes on at once."""
     max_manual_buffer_s: float = 900.0
@@ -282,6 +348,8 @@ class Limits(Shape, frozen=True):
     max_image_pixels: Annotated[int, msgspec.Meta(ge=1)] = 50_000_000
     kept_images: Annotated[int, msgspec.Meta(ge=1)] = 32
     """Pictures kept in a conversation, for the model and for ``retrieve``; the oldest is dropped first."""
+    max_video_frames: Annotated[int, msgspec.Meta(ge=1)] = 4
+    """Frames of a video track that one item of the user holds; the newest are taken."""
     kept_image_bytes: Annotated[int, msgspec.Meta(ge=1)] = 32 * 2**20
     max_items: int = 1000
     max_tools: int = 128
@@ -324,6 +392,10 @@ class Names(Shape, frozen=True):
 # -- merging -----------------------------------------------------------------------------------------------------------
 
 
+_TAGS = ("type", "mode")
+"""Fields that say which kind of object one is."""
+
+
 def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     """``base`` with the fields of ``patch`` put in, level by level. Neither argument is changed.
 
@@ -338,7 +410,7 @@ def deep_merge(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
             isinstance(present, dict)
             and isinstance(value, dict)
             and key != "prompt"
-            and (key == "noise_reduction" or "type" not in value or value["type"] == present.get("type"))
+            and (key == "noise_reduction" or all(value.get(tag, present.get(tag)) == present.get(tag) for tag in _TAGS))
         )
         merged[key] = deep_merge(present, value) if same_kind else value  # type: ignore[arg-type]
     return merged
@@ -357,7 +429,8 @@ def merged(session: S, patch: dict[str, Any]) -> S:
 
 
 _NULL_UNSETS = {
-    "": ("parallel_tool_calls", "reasoning"),
+    "": ("parallel_tool_calls", "reasoning", "extensions", "interruption", "pacing"),
+    "input": ("echo_cancellation",),
     "transcription": ("language", "languages", "prompt", "keywords", "delay"),
 }
 """Fields of a session, and of an object in it, that may be missing: null takes them away again."""

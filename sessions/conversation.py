@@ -60,6 +60,8 @@ class Entry:
     recording: Recording | None = None
     pictures: list[ImagePart | None] = field(default_factory=list)
     """Behind its ``input_image`` parts, in order; None: no longer kept."""
+    seen: list[ImagePart | None] = field(default_factory=list)
+    """What a video track showed while the user said this. The model is shown it before the words; the wire is not."""
     words: list[WordSpan] = field(default_factory=list)
     spoken_text: str = ""
     """Full text behind an ``output_audio`` part, also once the wire's transcript is gone."""
@@ -152,7 +154,7 @@ class Conversation:
         if entry.recording is not None:
             self._audio_bound_s += entry.recording.seconds
         self._drop_old_audio()
-        if entry.pictures:
+        if entry.pictures or entry.seen:
             self._drop_old_pictures()
 
     def delete(self, item_id: str) -> Entry:
@@ -223,12 +225,13 @@ class Conversation:
 
     def _drop_old_pictures(self) -> None:
         """The newest item keeps its own, whatever the limit: it was accepted with them."""
-        kept = [(entry, i, p) for entry in self._entries for i, p in enumerate(entry.pictures) if p is not None]
+        lists = (pictures for entry in self._entries for pictures in (entry.seen, entry.pictures))
+        kept = [(pictures, i, p) for pictures in lists for i, p in enumerate(pictures) if p is not None]
         count, size = len(kept), sum(len(picture.data) for _, _, picture in kept)
-        for entry, index, picture in kept:
+        for pictures, index, picture in kept:
             if count <= self._limits.kept_images and size <= self._limits.kept_image_bytes:
                 return
-            entry.pictures[index] = None
+            pictures[index] = None
             count, size = count - 1, size - len(picture.data)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from duologue.engine.requests import EngineRequest, ImagePart, Payload
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, Limits, Names, RealtimeSession, encoding
 from duologue.sessions.conversation import Conversation, Entry, Recording, checked_for_create
+from duologue.sessions.echo import EchoReference
 from duologue.sessions.effects import Effect, OpenRequest, Send, Signal
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.images import picture_of
@@ -55,6 +57,8 @@ class SessionContext:
     """What cleans the input of a session that asks for ``noise_reduction``."""
     mcp: McpPolicy = NO_SERVERS
     """Which MCP servers may be called."""
+    judges_turns: bool = False
+    """Whether there is a model that says when a turn sounds finished."""
     media_clock: bool = False
     """Whether sound comes and goes over media tracks by a clock of ours, and not inside events."""
     may_speculate: Callable[[], bool] = lambda: False
@@ -77,17 +81,29 @@ class SessionCore:
     context: SessionContext
     conversation: Conversation = field(init=False)
     ledger: PlayoutLedger = field(init=False)
+    echo: EchoReference | None = None
+    """What the client plays, where it is to be taken out of what it records."""
     effects: list[Effect] = field(default_factory=list)
     postponed: list[Signal] = field(default_factory=list)
     """What the core tells itself, once it has done with the event in hand."""
     catalogue: ToolCatalogue = field(default_factory=ToolCatalogue)
     settings_version: int = 0
+    view: deque[ImagePart] = field(init=False)
+    """What a video track has shown since the user's last item, and one picture from before it; the newest win."""
     conversation_id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.conversation = Conversation(self.context.limits)
         self.ledger = ReportedLedger() if self.context.media_clock else PlayoutLedger()
+        self.view = deque(maxlen=self.context.limits.max_video_frames)
         self.conversation_id = conversation_id(self.session.id)
+
+    def take_view(self) -> list[ImagePart | None]:
+        """The pictures that belong to an item that the user makes now. The newest is still there for the next one."""
+        taken: list[ImagePart | None] = list(self.view)
+        while len(self.view) > 1:
+            self.view.popleft()
+        return taken
 
     @property
     def input_encoding(self) -> Encoding:

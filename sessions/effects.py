@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, ImagePart, Usage
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.items import McpError, McpTool
 from duologue.sessions.server_events import ServerEvent
@@ -22,6 +22,13 @@ class VoiceActivity(Signal, frozen=True):
 
     stream: int
     probability: float
+
+
+class TurnJudged(Signal, frozen=True):
+    """The answer to :class:`AskTurnModel`: how probable it is that the turn is over; None: there is no answer."""
+
+    question: int
+    probability: float | None
 
 
 class MoreAudio(Signal, frozen=True):
@@ -51,6 +58,12 @@ class MediaAudio(Signal, frozen=True):
     """Sound of the user that came over a media track: mono PCM16 at 24 kHz."""
 
     pcm: bytes
+
+
+class MediaPicture(Signal, frozen=True):
+    """What a camera or a screen shows, from a video track: one frame now and then."""
+
+    picture: ImagePart
 
 
 class Dialled(Signal, frozen=True):
@@ -145,6 +158,12 @@ class DropAudio(Effect, frozen=True):
     response_id: str
 
 
+class Interrupted(Effect, frozen=True):
+    """The user has stopped an answer that sounded, so many seconds after the first of his voice came."""
+
+    after_s: float
+
+
 class FeedVoiceActivity(Effect, frozen=True):
     """Run voice activity over new input. A new ``stream`` number begins with fresh state."""
 
@@ -155,6 +174,15 @@ class FeedVoiceActivity(Effect, frozen=True):
 
 class StopVoiceActivity(Effect, frozen=True):
     """No stream of voice activity is wanted any more."""
+
+
+class AskTurnModel(Effect, frozen=True):
+    """Have the sound of a turn up to a pause judged; answered by :class:`TurnJudged`. A new question takes the place of
+    one that is open."""
+
+    question: int
+    pcm: bytes
+    sample_rate: int
 
 
 class GoOn(Effect, frozen=True):

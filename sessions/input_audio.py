@@ -9,12 +9,15 @@ from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
 from duologue.codecs.wire_audio import WireDecoder
 from duologue.sessions.config import NoiseReduction
-from duologue.sessions.timebase import ticks_per_sample
+from duologue.sessions.timebase import ticks_per_sample, to_ms
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
 
 PIECE_BYTES = 16_000
 """How much of an append is cleaned of noise in one go: a third of a second of PCM16, two of G.711; 15 ms at most."""
+
+
+KEPT_AS_IT_CAME_S = 1
 
 
 def reduces_noise(setting: NoiseReduction | None) -> bool:
@@ -35,8 +38,14 @@ class InputTimeline:
         self._ticks = ticks_per_sample(self._decoder.sample_rate)
         self._pcm = bytearray()
         self._suppressor: NoiseSuppressor | None = None
+        self._came = bytearray()
+        """The newest input before it was cleaned."""
         self.end = 0
         """First tick not yet received."""
+        self._gaps: list[tuple[int, int]] = []
+        """First tick and length of the silence put in for gaps, while it is held."""
+        self._gap_ticks = 0
+        """Of such silence that is not held any more."""
 
     @property
     def sample_rate(self) -> int:
@@ -56,6 +65,10 @@ class InputTimeline:
     def suppresses_noise(self) -> bool:
         return self._suppressor is not None
 
+    def ticks_of(self, data: bytes) -> int:
+        """How long bytes of the wire last, give or take a sample."""
+        return len(data) // (2 if self._encoding == "pcm" else 1) * self._ticks
+
     def suppress_noise(self, suppressor: NoiseSuppressor | None) -> bytes:
         """Clean what comes from now on, or no longer.
 
@@ -63,6 +76,7 @@ class InputTimeline:
         """
         held = b"" if self._suppressor is None else self._suppressor.held
         self._suppressor = suppressor
+        self._came.clear()
         return held
 
     def append(self, data: bytes) -> bytes:
@@ -70,12 +84,31 @@ class InputTimeline:
 
         Returns the PCM16 that is new, or newly clean: it begins where that of the last call ended.
         """
-        pcm = self._decoder.decode(data)
+        return self._extend(self._decoder.decode(data))
+
+    def append_silence(self, seconds: float) -> bytes:
+        """Put silence where the client has sent nothing for so long; it does not count in :meth:`wire_ms`.
+
+        Returns as :meth:`append` does.
+        """
+        samples = round(seconds * self.sample_rate)
+        if samples:
+            self._gaps.append((self.end, samples * self._ticks))
+        return self._extend(bytes(2 * samples))
+
+    def wire_ms(self, position: int) -> int:
+        """A position in milliseconds of what the client has sent."""
+        put_in = self._gap_ticks + sum(min(max(position - start, 0), length) for start, length in self._gaps)
+        return to_ms(position - put_in)
+
+    def _extend(self, pcm: bytes) -> bytes:
         self._pcm += pcm
         self.end += len(pcm) // 2 * self._ticks
         return pcm if self._suppressor is None else self._clean(self._suppressor, pcm)
 
     def _clean(self, suppressor: NoiseSuppressor, pcm: bytes) -> bytes:
+        self._came += pcm
+        del self._came[: -KEPT_AS_IT_CAME_S * self.sample_rate * 2]
         clean = suppressor.process(pcm)
         stop = len(self._pcm) - suppressor.lag * 2
         if stop > 0:  # else what is clean now has been let go of already
@@ -88,9 +121,17 @@ class InputTimeline:
         first, last = (self._offset(position) for position in (start, end))
         return bytes(self._pcm[first : max(first, last)])
 
+    def as_it_came(self, start: int, end: int) -> bytes:
+        """Input between two positions of the last second as it was before it was cleaned, as far as it is known."""
+        newest = len(self._came) // 2
+        first, last = (newest - (self.end - position) // self._ticks for position in (start, end))
+        return bytes(self._came[max(0, first) * 2 : max(0, last) * 2])
+
     def drop_before(self, position: int) -> None:
         """Let go of everything before a position."""
         del self._pcm[: self._offset(position)]
+        while self._gaps and sum(self._gaps[0]) <= self.start:
+            self._gap_ticks += self._gaps.pop(0)[1]
 
     def clear(self) -> None:
         """Let go of everything received, half a sample included."""

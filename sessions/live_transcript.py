@@ -3,7 +3,8 @@
 What a recogniser says of sound that goes on may change with the next word. So a hypothesis is not believed at once:
 
 * words that two hypotheses in a row begin with are *agreed*: they stand (local agreement, after Liu et al. 2020,
-  "Low-latency sequence-to-sequence speech recognition"; the last word of a hypothesis never counts, it may be half);
+  "Low-latency sequence-to-sequence speech recognition"; the last two words of a hypothesis never count: one may be
+  half, and the other misheard for it);
 * words before a pause are *settled*: their sound is never recognised again, so that the work for each hypothesis, and
   for the last one when the turn ends, does not grow with the turn.
 
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from duologue.engine.languages import WITHOUT_SPACES
 from duologue.engine.requests import TokenLogprob, TranscriptDelta
 
+HELD_BACK = 2
 _PUNCTUATION = ".,;:!?…-\"'()。、，！？"
 
 
@@ -78,7 +80,9 @@ class Words:
 class LiveTranscript:
     """What stands of one turn; see the module's text."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_back: int = HELD_BACK) -> None:
+        """``held_back``: words at the end of a hypothesis that do not count."""
+        self._held_back = held_back
         self.until = 0
         """Ticks from the turn's start up to which its sound is settled."""
         self._settled: list[Word] = []
@@ -107,7 +111,7 @@ class LiveTranscript:
         heard = words.split()
         new = self._going_on(heard)
         before = self._previous[_continuation(self._agreed, self._previous) :]
-        same = _common_prefix(before, new[:-1])
+        same = _common_prefix(before, new[: -self._held_back])
         self._agreed += new[:same]
         self._previous = heard
 

@@ -36,6 +36,7 @@ from duologue.sessions.effects import (
     HangUp,
     Input,
     MediaAudio,
+    MediaPicture,
     MoreAudio,
     PlayoutCleared,
     PlayoutStarted,
@@ -45,6 +46,7 @@ from duologue.sessions.effects import (
     Tick,
     ToolAnswered,
     ToolsListed,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
@@ -96,9 +98,14 @@ class ConversationMachine:
     @property
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
-        if self._answering.responses.idle_since is None:
-            return min(self._lifetime.deadline, self._waiting_until)
-        return min(self._lifetime.deadline, self._waiting_until, self._idle_at)
+        listening, responses = self._listening, self._answering.responses
+        deadline = min(self._lifetime.deadline, self._waiting_until, responses.due, listening.deadline)
+        return deadline if responses.idle_since is None else min(deadline, self._idle_at)
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that is held back here until it is due."""
+        return self._answering.responses.held_bytes
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -106,8 +113,11 @@ class ConversationMachine:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
-        if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it
-            self._core.ledger.sent(event.item_id, event.samples, now)
+        if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it but more of it
+            begins_at = self._core.ledger.sent(event.item_id, event.samples, now)
+            if self._core.echo is not None:
+                self._core.echo.sent(event.item_id, event.samples, begins_at)
+            self._answering.responses.flow(now)
         elif not self._closed:
             if isinstance(event, FROM_CLIENT):
                 self._lifetime.heard(now)
@@ -117,6 +127,7 @@ class ConversationMachine:
                 self._core.emit_error(error, getattr(event, "event_id", None))
             while self._core.postponed and not self._closed:
                 self._dispatch(self._core.postponed.pop(0), now)
+            self._answering.responses.flow(now)
             self._answer_decisions(now)
             if self._waiting is not None and not self._closed:
                 self._stop_waiting(self._waiting, now)
@@ -127,16 +138,21 @@ class ConversationMachine:
         match event:
             case MediaAudio(pcm=pcm):
                 self._lifetime.heard(now)
-                self._listening.hear(pcm)
+                self._listening.hear(pcm, now)
+            case MediaPicture(picture=picture):
+                self._core.view.append(picture)
             case client.InputAudioAppend(audio=audio):
                 self._refuse_on_media("input_audio_buffer.append")
-                self._listening.append(audio)
+                self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
             case VoiceActivity(stream=stream, probability=probability):
                 self._listening.voice_activity(stream, probability, now)
+            case TurnJudged(question=question, probability=probability):
+                self._listening.turn_judged(question, probability, now)
             case EngineOutput():
-                self._answering.engine_output(event, now)
+                if not self._listening.overlap_output(event, now):
+                    self._answering.engine_output(event, now)
             case Dialled(digit=digit, received_at=received_at):
                 self._lifetime.heard(now)
                 self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
@@ -147,11 +163,11 @@ class ConversationMachine:
             case ToolsListed():
                 self._answering.responses.remote.listed(event)
             case client.SessionUpdate(session=patch):
-                self._updates.apply(patch)
+                self._updates.apply(patch, now)
             case client.InputAudioCommit():
-                self._commit()
+                self._commit(now)
             case client.InputAudioClear():
-                self._listening.clear()
+                self._listening.clear(now)
             case client.ItemCreate(item=item, previous_item_id=previous_item_id):
                 self._create_item(item, previous_item_id)
             case client.ItemRetrieve(item_id=item_id):
@@ -169,6 +185,8 @@ class ConversationMachine:
                 self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
                 self._clear_output(now)
+            case client.PlaybackAck():
+                self._answering.playback_reported(event, now)
             case client.InvalidEvent(error=error):
                 raise error
             case Tick():
@@ -192,8 +210,8 @@ class ConversationMachine:
 
     # -- items ---------------------------------------------------------------------------------------------------------
 
-    def _commit(self) -> None:
-        entry = self._listening.commit()
+    def _commit(self, now: float) -> None:
+        entry = self._listening.commit(now)
         if self._core.session.audio.input.transcription is not None:
             self._answering.transcribe(entry)
 
@@ -208,6 +226,8 @@ class ConversationMachine:
             raise ProtocolError("invalid_value", message, "item.call_id")
         if isinstance(item, McpApprovalResponseItem):
             self._answering.responses.remote.check_decision(item)
+        if isinstance(item, MessageItem) and item.role == "user":
+            entry.seen = core.take_view()
         conversation.insert(entry, previous_item_id)
         previous = conversation.previous_id(entry.id)
         shown = entry.shown
@@ -270,6 +290,7 @@ class ConversationMachine:
         return since + timeout
 
     def _tick(self, now: float) -> None:
+        self._listening.tick(now)
         if self._answering.working:
             self._lifetime.heard(now)
         if (over := self._lifetime.over(now)) is not None:

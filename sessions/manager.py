@@ -78,6 +78,7 @@ class ManagerSettings:
     gives_logprobs: bool = False
     languages: frozenset[str] | None = None
     voice_languages: frozenset[str] = frozenset()
+    judges_turns: bool = False
     prompts: Mapping[str, PromptTemplate] = field(default_factory=dict)
     make_suppressor: MakeSuppressor = no_suppressor
     mcp: McpRules = field(default_factory=McpRules)
@@ -121,6 +122,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         gives_logprobs=capabilities.transcript_logprobs,
         languages=WHISPER if capabilities.multilingual else frozenset({"en"}),
         voice_languages=frozenset(capabilities.voice_languages),
+        judges_turns=capabilities.turn_model,
         prompts=prompts,
         mcp=mcp,
     )
@@ -283,6 +285,7 @@ class SessionManager:
             gives_logprobs=settings.gives_logprobs,
             languages=settings.languages,
             voice_languages=settings.voice_languages,
+            judges_turns=settings.judges_turns,
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),

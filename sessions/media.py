@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from duologue.engine.requests import ImagePart
 from duologue.sessions.effects import PlayoutReport
 
 
@@ -12,6 +13,9 @@ class MediaListener(Protocol):
 
     def hear(self, pcm: bytes) -> None:
         """Sound of the user: mono PCM16 at 24 kHz."""
+
+    def see(self, picture: ImagePart) -> None:
+        """A frame of the user's camera or screen."""
 
     def dialled(self, digit: str, received_at: float) -> None:
         """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""

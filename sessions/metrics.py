@@ -22,6 +22,13 @@ speech_stopped_to_first_audio_s = Histogram(
 )
 
 
+interruption_s = Histogram(
+    "duologue_interruption_s",
+    "Seconds of the user's voice that had come when an answer that sounded was stopped for it",
+    buckets=(0.064, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.75, 1, 1.5, 2, 5),
+)
+
+
 class SessionMeter:
     """Counts what a session sends to its client."""
 
@@ -35,6 +42,10 @@ class SessionMeter:
         if speculations > self._wasted:
             speculations_wasted.inc(speculations - self._wasted)
             self._wasted = speculations
+
+    def interrupted(self, after_s: float) -> None:
+        """The user has stopped an answer."""
+        interruption_s.observe(after_s)
 
     def sent(self, event: ServerEvent, now: float) -> None:
         """An event was queued for the client at ``now``, in seconds of the session's clock."""

@@ -46,6 +46,8 @@ class MessageOutput(OutputItemBase):
     encoder: WireEncoder | None = None
     """Makes the response's audio format; None for an answer in writing."""
     text: list[str] = field(default_factory=list)
+    _encoding: int = 0
+    """Samples whose last bytes the encoder still holds."""
 
     @property
     def spoken(self) -> bool:
@@ -71,15 +73,21 @@ class MessageOutput(OutputItemBase):
 
     def add_audio(self, pcm: bytes) -> None:
         """24 kHz PCM16; leaves in the response's own format."""
-        if self.encoder is not None and (data := self.encoder.encode(pcm)):
-            self.emit(events.OutputAudioDelta, samples=len(pcm) // 2, **self.place, content_index=0, delta=data)
+        if self.encoder is not None:
+            self._encoding += len(pcm) // 2
+            self._emit_audio(self.encoder.encode(pcm))
+
+    def _emit_audio(self, data: bytes) -> None:
+        if data:
+            samples, self._encoding = self._encoding, 0
+            self.emit(events.OutputAudioDelta, samples=samples, **self.place, content_index=0, delta=data)
 
     def end(self, *, flush: bool) -> None:
         """Close the part. ``flush``: what the audio encoder still holds is part of the answer."""
         text, place = "".join(self.text), {**self.place, "content_index": 0}
         if self.encoder is not None:
-            if flush and (rest := self.encoder.flush()):
-                self.emit(events.OutputAudioDelta, **place, delta=rest)
+            if flush:
+                self._emit_audio(self.encoder.flush())
             self.emit(events.OutputAudioDone, **place)
             self.emit(events.OutputAudioTranscriptDone, **place, transcript=text)
         else:

@@ -127,6 +127,7 @@ def _parts_of(entry: Entry, content: tuple[Content, ...], cut: ReadCut) -> Itera
     if entry.silence_s is not None:
         yield f"[The user has been silent for {entry.silence_s:.0f} seconds.]"
         return
+    yield from (picture for picture in entry.seen if picture is not None)
     pictures = iter(entry.pictures)
     for part in content:
         match part:

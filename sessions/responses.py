@@ -6,6 +6,7 @@ an interrupted answer cannot reach the client.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from duologue.engine.requests import (
     ToolChoice,
 )
 from duologue.sessions import server_events as events
-from duologue.sessions.config import ResponseOverrides
+from duologue.sessions.config import ResponseOverrides, lead_s
 from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -31,6 +32,7 @@ from duologue.sessions.mcp.calls import RemoteTools
 from duologue.sessions.mcp.outputs import McpCallOutput
 from duologue.sessions.media_output import MediaOutput
 from duologue.sessions.output_items import CallOutput, MessageOutput
+from duologue.sessions.pacing import Pacer
 from duologue.sessions.prompting import chat_messages
 from duologue.sessions.rate_limits import RateLimits
 from duologue.sessions.response import (
@@ -58,6 +60,8 @@ class Responses:
         self._beside: dict[str, ResponseLifecycle] = {}
         self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
+        self._pacer = Pacer(core.ledger)
+        self._due = math.inf
         self.remote = RemoteTools(core)
         self.media = MediaOutput(core)
         self.active: ResponseLifecycle | None = None
@@ -102,7 +106,7 @@ class Responses:
         response.request_id = request_id
         for output in held:
             if self.active is response:
-                self._take(response, output, now)
+                self._arrived(response, output, now)
 
     def pursue(self, now: float) -> None:
         """Open the requests of responses as soon as every utterance in their context has its words."""
@@ -162,6 +166,7 @@ class Responses:
             self._beside[response.id] = response
         else:
             self.active, self.idle_since = response, None
+            self._core.ledger.settle()
             self.remote.answer_owed = False
             self._was_idle = False
         if left := self._rates.begin(response.id, settings.max_output_tokens, now):
@@ -218,14 +223,25 @@ class Responses:
     def engine_output(self, output: EngineOutput, now: float) -> None:
         active = self.active
         if active is not None and active.request_id == output.request_id:
-            self._take(active, output, now)
+            self._arrived(active, output, now)
             return
         for response in tuple(self._beside.values()):
             if response.request_id == output.request_id:
-                self._take(response, output, now)
+                self._arrived(response, output, now)
+
+    def _arrived(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
+        """The engine has made more of a response: it is taken at once, or held back until its sound is due."""
+        response.usage = output.usage  # what it has used so far is what it has used if it is broken off now
+        if isinstance(output.delta, AudioDelta) and not response.out_of_band:
+            self._core.ledger.generated(self._message(response)[0].id, len(output.delta.pcm) // 2)
+        paces = self._lead_s is not None and isinstance(output.delta, AudioDelta)
+        if response is self.active and (paces or self._pacer.paused or not self._pacer.empty):
+            self._pacer.put(output)
+            self.flow(now)
+        else:
+            self._take(response, output, now)
 
     def _take(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
-        response.usage = output.usage  # what it has used so far is what it has used if it is broken off now
         match output.delta:
             case TextDelta(text=text):
                 message, entry = self._message(response)
@@ -235,7 +251,9 @@ class Responses:
             case AudioDelta(pcm=pcm, words=words):
                 message, entry = self._message(response)
                 if not response.out_of_band:
-                    self._core.ledger.generated(message.id, len(pcm) // 2)
+                    self._core.ledger.projected(message.id, len(pcm) // 2)
+                    if self._core.echo is not None:
+                        self._core.echo.made(message.id, pcm)
                 if self.media.used:
                     self.media.play(response.id, message.id, pcm)
                 else:
@@ -260,6 +278,61 @@ class Responses:
                     self._abandon_calls(response)
                     self._finish(response, outcome, now)
 
+    # -- pacing --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _lead_s(self) -> float | None:
+        """Seconds of sound that may be ahead of what is heard; None: any number."""
+        return lead_s(self._core.session)
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound that was made and is held back."""
+        return self._pacer.held_bytes
+
+    @property
+    def paused(self) -> bool:
+        return self._pacer.paused
+
+    @property
+    def due(self) -> float:
+        """When more of what is held back may go out."""
+        return self._due
+
+    def flow(self, now: float) -> None:
+        """Let out what is due of what is held back."""
+        response = self.active
+        while response is not None and response.message is not None and self.active is response:
+            output = self._pacer.next(response.message.id, self._lead_s or math.inf, now)
+            if output is None:
+                break
+            self._take(response, output, now)
+        self._due = math.inf
+        if self.active is not None and self.active.message is not None:
+            self._due = self._pacer.due(self.active.message.id, self._lead_s or math.inf, now)
+
+    def left_s(self, now: float) -> float:
+        """Seconds of the answer's sound that are still to be heard; infinite while it is being made. 0: it does not
+        sound, or not yet."""
+        left = self._core.ledger.left_s(now)
+        response = self.active
+        if left and response is not None and not self._pacer.holds_end:
+            return math.inf
+        return left
+
+    def pause(self, now: float) -> None:
+        """Hold the answer where it is, to go on from there or to be interrupted."""
+        if self.active is None or self.active.message is None or self._pacer.paused:
+            return
+        if (piece := self._pacer.pause()) is not None:
+            self._take(self.active, piece, now)
+        self.flow(now)
+
+    def resume(self, now: float) -> None:
+        """Go on with an answer that was held, at its next sample."""
+        self._pacer.resume()
+        self.flow(now)
+
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
         """A response's answer in words, begun at its first delta, and its entry; None once that was deleted."""
         begun = response.message
@@ -269,7 +342,7 @@ class Responses:
         message = response.open_message(self._core.context.ids("item"))
         entry = self._enter(response, message)
         if response.spoken and not response.out_of_band:
-            self._core.ledger.item(message.id)
+            self._core.ledger.begin(message.id, response.id)
         return message, entry
 
     def _take_call(self, response: ResponseLifecycle, key: str, name: str, arguments: str) -> None:
@@ -378,10 +451,13 @@ class Responses:
         """The user speaks: what is unheard stays unheard, and the conversation's response ends."""
         if self.active is None and not self._core.ledger.unplayed(now):
             return
+        if self._core.echo is not None:
+            self._core.echo.stopped(now)
         if self.media.used:
             self.media.silence()
         else:
-            self._core.ledger.interrupt(now)
+            queued = self._core.ledger.interrupt(now)
+            self._core.effects += [DropAudio(response_id) for response_id in queued]
             self._core.conversation.version += 1
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
@@ -418,12 +494,15 @@ class Responses:
             del self._beside[response.id]
             return
         self.active = None
+        self._pacer.clear()
+        self._due = math.inf
         for output in response.outputs:
             self._settle(output)
         core, spoken = self._core, response.message if response.spoken else None
         unsent = 0
         if spoken is not None and spoken.id in core.ledger:
-            if outcome.status in ("cancelled", "failed"):
+            truncates = self.media.used and outcome.reason == "turn_detected"  # interrupt() cuts it to what was played
+            if outcome.status in ("cancelled", "failed") and not truncates:
                 core.ledger.stop(spoken.id)
             else:
                 unsent = core.ledger.unsent(spoken.id)

@@ -363,3 +363,25 @@ class McpCallCompleted(OfMcpCall, frozen=True, tag="response.mcp_call.completed"
 
 class McpCallFailed(OfMcpCall, frozen=True, tag="response.mcp_call.failed"):
     pass
+
+
+# -- extension "interruption" ------------------------------------------------------------------------------------------
+
+
+class OfInterruption(ServerEvent, frozen=True):
+    response_id: str
+    item_id: ItemId
+
+
+class InterruptionPending(OfInterruption, frozen=True, tag="x.interruption.pending"):
+    """The user speaks over the answer, which pauses until it is known whether it is meant."""
+
+    audio_start_ms: int
+
+
+class InterruptionDismissed(OfInterruption, frozen=True, tag="x.interruption.dismissed"):
+    """It was not, and the answer goes on at its next sample."""
+
+    audio_end_ms: int
+    transcript: str
+    """What was heard; empty if it held no words."""

@@ -116,7 +116,7 @@ class Transcribing:
         if language != self._ready_for:
             self._ready_for = language
             silence = Utterance(b"", OUTPUT_SAMPLE_RATE)
-            self._core.open_request(self._payload(silence, Spoken(), "partial"))  # what comes of it is nobody's
+            self._core.open_request(self.payload(silence, urgency="partial"))  # what comes of it is nobody's
 
     def owns(self, request_id: str) -> bool:
         return request_id in self._open or self._reads(request_id) is not None
@@ -140,7 +140,7 @@ class Transcribing:
             return
         start = hearing.words.live.until
         utterance = turn.after(start)
-        request_id = core.open_request(self._payload(utterance, hearing.words, "partial", settles))
+        request_id = core.open_request(self.payload(utterance, hearing.words, "partial", settles))
         hearing.reading = Reading(request_id, start, utterance.sample_rate, unsettled, settles)
         hearing.read_until = hearing.read_until if settles else turn.length
 
@@ -214,7 +214,11 @@ class Transcribing:
             self._stop_reading()
             words = Spoken(hearing.words.live, sent=hearing.words.sent)
         rest = utterance.after(words.live.until)
-        return self._core.open_request(self._payload(rest, words, urgency)), words
+        return self._core.open_request(self.payload(rest, words, urgency)), words
+
+    def aside(self, utterance: Utterance) -> str:
+        """Ask for the words of sound that is no turn; what comes of it is the caller's."""
+        return self._core.open_request(self._payload(utterance, Spoken(), "final"))
 
     def adopt(self, request_id: str, transcription: Transcription) -> None:
         """Take over a request that is already open; the words that stand can be seen now."""
@@ -288,7 +292,10 @@ class Transcribing:
             for logprob in words.logprobs
         )
 
-    def _payload(self, utterance: Utterance, words: Spoken, urgency: Urgency, settle: bool = False) -> Transcribe:
+    def payload(
+        self, utterance: Utterance, words: Spoken | None = None, urgency: Urgency = "final", settle: bool = False
+    ) -> Transcribe:
+        """What asks for the words of some sound; ``words`` are those before it."""
         transcription = self._core.session.audio.input.transcription
         prompt = transcription.prompt if transcription is not None else UNSET
         return Transcribe(
@@ -296,7 +303,7 @@ class Transcribing:
             sample_rate=utterance.sample_rate,
             language=_language_setting(self._core),
             prompt=None if prompt is UNSET else prompt,
-            before=words.live.settled_text[-CONTEXT_CHARACTERS:],
+            before="" if words is None else words.live.settled_text[-CONTEXT_CHARACTERS:],
             logprobs=bool(self._core.session.include),
             urgency=urgency,
             settle=settle,

@@ -115,6 +115,7 @@ class TranslationMachine:
     """One session. Times are seconds of one monotonic clock that the caller reads."""
 
     speculations_wasted = 0
+    held_bytes = 0
 
     def __init__(
         self, session: events.TranslationSession, context: SessionContext, settings: TranslationSettings, now: float

@@ -44,7 +44,7 @@ class SettingsUpdates:
         self._type_bound = bound.type
         self._model_bound = bound.model
 
-    def apply(self, patch: dict[str, Any]) -> None:
+    def apply(self, patch: dict[str, Any], now: float) -> None:
         """Merge ``patch`` in. Raises ``ProtocolError``, and then nothing has changed (O2)."""
         core, before = self._core, self._core.session
         present = self._of_type(before, patch.get("type"))
@@ -58,7 +58,7 @@ class SettingsUpdates:
         if isinstance(after, RealtimeSession):
             self._answering.responses.remote.offered(after.tools)
         detection_changed = after.audio.input.turn_detection != before.audio.input.turn_detection
-        self._listening.settings_changed(detection_changed=detection_changed)
+        self._listening.settings_changed(detection_changed=detection_changed, now=now)
         self._answering.get_ready()
 
     def _of_type(self, session: AnySession, kind: object) -> AnySession:

@@ -30,11 +30,21 @@ def speech_dir() -> Path:
 @pytest.fixture(scope="session")
 def silero_path() -> Path:
     """The packaged voice-activity model."""
+    return _cached("silero-vad")
+
+
+@pytest.fixture(scope="session")
+def smart_turn_path() -> Path:
+    """The packaged turn model."""
+    return _cached("smart-turn-v3.2")
+
+
+def _cached(name: str) -> Path:
     from duologue.engine.models import locate
 
-    path = locate("silero-vad")
+    path = locate(name)
     if path is None:
-        missing("The model silero-vad is not in the cache: run 'duologue models pull silero-vad'.")
+        missing(f"The model {name} is not in the cache: run 'duologue models pull {name}'.")
     assert path is not None
     return path
 

@@ -40,6 +40,9 @@ class DuplexSession(Shape, frozen=True):
     resume_window_s: Seconds = 30.0
     speculate: bool = True
     """Whether answers are prepared while a pause of the user may be the end of the turn."""
+    turn_model: str | None = "smart-turn-v3.2"
+    """Model that judges under ``semantic_vad`` whether a turn sounds finished: a logical name or a path; null: none.
+    Then silence alone decides, as it does when the model cannot be had."""
 
 
 class IceServer(Shape, frozen=True):
@@ -75,6 +78,13 @@ class WebRtcDeploy(Shape, frozen=True):
     """Whether media goes through the TURN server only."""
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     """After so long without a connection a call is given up."""
+
+    video_fps: Annotated[float, msgspec.Meta(gt=0, le=30)] = 1.0
+    """Frames a second that are taken of a video track, at most."""
+    video_max_side: Annotated[int, msgspec.Meta(ge=64)] = 768
+    """Longest side of a frame in pixels; larger ones are scaled down."""
+    video_similarity: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.985
+    """A frame that is at least so similar to the last one taken is left out; 1: only if it is the same."""
 
     def __post_init__(self) -> None:
         for address in (*self.addresses, *filter(None, [self.advertise])):

@@ -168,6 +168,27 @@ MODELS: Final[dict[str, Model]] = {
             single_file=True,
         ),
         Model(
+            name="smart-turn-v3.2",
+            licence="BSD-2-Clause",
+            files=(
+                DataFile(
+                    "smart-turn-v3.2-cpu.onnx",
+                    8_679_182,
+                    "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
+                ),
+            ),
+            hub=HubSource("pipecat-ai/smart-turn-v3", "f766f81d3cfdf7737ac64aad813d91bbfd56bf93"),
+            wheels=(
+                WheelSource(
+                    "pipecat-ai",
+                    "1.14.0",
+                    12_109_725,
+                    (("pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx", "smart-turn-v3.2-cpu.onnx"),),
+                ),
+            ),
+            single_file=True,
+        ),
+        Model(
             name="hibari-heart",
             licence="Apache-2.0",
             files=(

@@ -41,7 +41,7 @@ _SILENT_DBFS: Final = -65.0
 """A recording whose loudest 100 ms are below this is not worth a decode."""
 
 _CONTEXT_CHARACTERS: Final = 200
-_UNSURE: Final = -0.8
+_UNSURE: Final = -0.6
 """A partial hypothesis of so little log-probability is mostly another one with the next word."""
 _FRAME: Final = SAMPLE_RATE // 50
 _PAUSE_POWER: Final = 0.05

@@ -22,7 +22,14 @@ from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.realtime import wire
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.sessions import server_events as out
-from duologue.sessions.client_events import AnyClientEvent, InputAudioAppend, InvalidEvent, ItemTruncate, SessionUpdate
+from duologue.sessions.client_events import (
+    AnyClientEvent,
+    InputAudioAppend,
+    InvalidEvent,
+    ItemTruncate,
+    ResponseCancel,
+    SessionUpdate,
+)
 from duologue.sessions.config import Audio, AudioInput, AudioOutput, RealtimeSession, ServerVad, merged
 from duologue.sessions.items import MessageItem, OutputAudio
 
@@ -150,10 +157,14 @@ class _LoopbackSession:
                     yield from self._started(position) if started else self._stopped(position)
             case ItemTruncate(item_id=item_id, audio_end_ms=end):
                 yield out.ItemTruncated(event_id=self._id("event"), item_id=item_id, content_index=0, audio_end_ms=end)
+            case ResponseCancel():
+                yield self._error("response_cancel_not_active", "Every answer is complete as soon as it is begun.")
             case _:
-                message = "The loopback server only takes session.update, append and truncate."
-                body = out.ErrorBody(type="invalid_request_error", code="invalid_event", message=message)
-                yield out.ErrorEvent(event_id=self._id("event"), error=body)
+                yield self._error("invalid_event", "The loopback server only takes session.update, append, truncate.")
+
+    def _error(self, code: str, message: str) -> out.ErrorEvent:
+        body = out.ErrorBody(type="invalid_request_error", code=code, message=message)
+        return out.ErrorEvent(event_id=self._id("event"), error=body)
 
     def _started(self, position: int) -> Iterator[out.ServerEvent]:
         self._item_id = self._id("item")

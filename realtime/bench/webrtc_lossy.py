@@ -113,7 +113,7 @@ class _Receiver:
             await self._peer.setRemoteDescription(RTCSessionDescription(link.offer(offer), "offer"))
             (transceiver,) = self._peer.getTransceivers()
             if ours:
-                incoming = IncomingAudio(transceiver, lambda pcm, rate: None, _Watched(self.record))
+                incoming = IncomingAudio(transceiver, lambda pcm, rate: None, decoder=_Watched(self.record))
                 hearing = self._tasks.create_task(incoming.run())
             else:
                 hearing = self._tasks.create_task(self._hear(transceiver.receiver.track))

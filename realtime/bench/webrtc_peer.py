@@ -139,7 +139,7 @@ class LeanPeer:
         self.gaps = []
 
     def _listen(self, transceiver: RTCRtpTransceiver) -> None:
-        self._receiver = PacketReceiver(transceiver.receiver, OPUS_PAYLOAD_TYPE, self._hear)
+        self._receiver = PacketReceiver(transceiver.receiver, (OPUS_PAYLOAD_TYPE,), self._hear)
         self._receiver.start()
 
     def _tick(self, now: float) -> None:
@@ -152,7 +152,7 @@ class LeanPeer:
     def _packet(self, number: int) -> bytes:
         return self._packets[number % len(self._packets)]
 
-    def _hear(self, source: int, number: int, timestamp: int, payload: bytes) -> None:
+    def _hear(self, payload_type: int, source: int, number: int, timestamp: int, payload: bytes) -> None:
         now = time.monotonic()
         if self.received:
             self.gaps.append(now - self._last)

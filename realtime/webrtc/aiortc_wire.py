@@ -20,11 +20,11 @@ import importlib.metadata
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import pylibsrtp
-from aiortc import MediaStreamTrack, RTCRtpReceiver, RTCRtpTransceiver
+from aiortc import MediaStreamTrack, RTCRtpCodecParameters, RTCRtpReceiver, RTCRtpTransceiver
 from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcdtlstransport import State
 
@@ -42,8 +42,8 @@ _SEND_TIME: Final = "http://www.webrtc.org/experiments/rtp-hdrext/abs-send-time"
 _NTP_EPOCH_S: Final = 2_208_988_800
 _HEADER: Final = struct.Struct("!BBHLL")
 
-OnPacket = Callable[[int, int, int, bytes], None]
-"""``on_packet(ssrc, sequence_number, timestamp, payload)``, on the event loop."""
+OnPacket = Callable[[int, int, int, int, bytes], None]
+"""``on_packet(payload_type, ssrc, number, timestamp, payload)``, on the event loop; a payload may be empty."""
 
 
 def opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
@@ -54,17 +54,20 @@ def opus_payload_type(transceiver: RTCRtpTransceiver) -> int:
     raise ValueError("the offer's audio has no Opus (RFC 7587), which calls need")
 
 
-def agree_on_opus(transceiver: RTCRtpTransceiver) -> int:
+def agree_on_opus(transceiver: RTCRtpTransceiver, telephone_events: Sequence[tuple[int, int]] = ()) -> int:
     """Have the answer, made later, take Opus alone and say :data:`OPUS_PARAMETERS`. Returns its payload type.
 
-    Raises ``ValueError`` if it was not offered.
+    ``telephone_events``: payload types and clock rates of the offer's keys (RFC 4733), which are taken as well. Raises
+    ``ValueError`` if Opus was not offered.
     """
     payload_type = opus_payload_type(transceiver)
-    transceiver._codecs = [
-        dataclasses.replace(codec, parameters={**codec.parameters, **OPUS_PARAMETERS})
-        for codec in transceiver._codecs
-        if codec.payloadType == payload_type
+    opus = next(codec for codec in transceiver._codecs if codec.payloadType == payload_type)
+    keys = [
+        RTCRtpCodecParameters("audio/telephone-event", rate, 1, number, parameters={"0-15": None})
+        for number, rate in telephone_events
     ]
+    agreed = dataclasses.replace(opus, parameters={**opus.parameters, **OPUS_PARAMETERS})
+    transceiver._codecs = [agreed, *keys]
     return payload_type
 
 
@@ -87,11 +90,11 @@ class IdleTrack(MediaStreamTrack):
 
 
 class PacketReceiver:
-    """Takes the packets of one payload type out of what a transport receives."""
+    """Takes the packets of some payload types out of what a transport receives."""
 
-    def __init__(self, receiver: RTCRtpReceiver, payload_type: int, on_packet: OnPacket) -> None:
+    def __init__(self, receiver: RTCRtpReceiver, payload_types: Iterable[int], on_packet: OnPacket) -> None:
         self._receiver = receiver
-        self._payload_type = payload_type
+        self._payload_types = frozenset(payload_types)
         self._on_packet = on_packet
         self._receptions: dict[int, Reception] = {}
         self._hooked: list[Any] = []
@@ -118,13 +121,13 @@ class PacketReceiver:
         self._hooked.clear()
 
     def _hook(self, protocol: Any) -> Callable[[bytes, Any], None]:
-        ours, stun, connection = self._payload_type, protocol.datagram_received, protocol.receiver
+        ours, stun, connection = self._payload_types, protocol.datagram_received, protocol.receiver
 
         def datagram_received(data: bytes, address: Any) -> None:
             # RFC 7983: the first byte tells STUN (0 to 3) from DTLS (20 to 63) and RTP (128 to 191).
             if len(data) < 12 or data[0] < 20:
                 stun(data, address)
-            elif data[0] >= 128 and data[1] & 0x7F == ours:
+            elif data[0] >= 128 and data[1] & 0x7F in ours:
                 self._take(data)
             else:
                 connection.data_received(data, protocol.local_candidate.component)
@@ -147,8 +150,7 @@ class PacketReceiver:
         if reception is None:
             reception = self._known(ssrc)
         reception.add(number, timestamp, time.monotonic())
-        if payload:
-            self._on_packet(ssrc, number, timestamp, payload)
+        self._on_packet(data[1] & 0x7F, ssrc, number, timestamp, payload)
 
     def _known(self, ssrc: int) -> Reception:
         """A source that has not been heard before: aiortc's receiver reports tell about it, and its reports find us."""

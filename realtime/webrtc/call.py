@@ -8,6 +8,7 @@ before it is closed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Final
 
 from aiortc import RTCDataChannel
 
+from duologue.engine.requests import ImagePart
 from duologue.realtime import metrics
 from duologue.realtime.dialects import Dialect
 from duologue.realtime.sideband import QueueBounds
@@ -74,6 +76,14 @@ class CallTransport:
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         if peer is self._peer and self._listener is not None:
             self._listener.hear(pcm)
+
+    def peer_dialled(self, peer: Peer, key: str) -> None:
+        if peer is self._peer and self._listener is not None:
+            self._listener.dialled(key, time.time())
+
+    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
+        if peer is self._peer and self._listener is not None:
+            self._listener.see(picture)
 
     def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
         if peer is not self._peer:

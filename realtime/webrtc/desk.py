@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from duologue.engine.deploy.config import WebRtcDeploy
@@ -17,7 +17,8 @@ from duologue.realtime.gateway import Gateway
 from duologue.realtime.sideband import SharedTransport
 from duologue.realtime.webrtc.call import CallTransport
 from duologue.realtime.webrtc.offer import parsed
-from duologue.realtime.webrtc.peer import Peer
+from duologue.realtime.webrtc.peer import Peer, Video
+from duologue.realtime.webrtc.video_out import LevelMeter
 from duologue.realtime.websocket import edge_event_id
 from duologue.sessions.actor import SessionHandle
 from duologue.sessions.config import shown
@@ -26,6 +27,10 @@ from duologue.sessions.manager import Opening
 from duologue.sessions.server_events import SessionCreated
 
 logger = logging.getLogger(__name__)
+
+LEVEL_METER = "level_meter"
+EXTENSIONS = (LEVEL_METER,)
+"""What a client may ask for with ``?extensions=``: a video track that shows how loud the server speaks."""
 
 
 @dataclass
@@ -36,6 +41,7 @@ class Call:
     transport: CallTransport
     peers: asyncio.TaskGroup
     handle: SessionHandle
+    video: Video
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     """Opens the route on which a new peer connection joins, and nothing else."""
 
@@ -61,20 +67,30 @@ class CallDesk:
         return len(self._calls)
 
     @property
+    def extensions(self) -> Collection[str]:
+        """What a client may ask for besides the protocol."""
+        return EXTENSIONS
+
+    @property
     def _settings(self) -> WebRtcDeploy:
         return self._gateway.settings.webrtc
 
-    async def place(self, sdp: str, model: str | None, opening: Opening, dialect: Dialect) -> Placed:
-        """Answer an offer and begin its session.
+    async def place(
+        self, sdp: str, model: str | None, opening: Opening, dialect: Dialect, extensions: Collection[str] = ()
+    ) -> Placed:
+        """Answer an offer and begin its session. ``extensions``: those of :data:`EXTENSIONS` that the client wants.
 
         Raises ``ProtocolError`` for an offer or a configuration that cannot be served, and then holds nothing of it.
         """
-        takes_video = self._gateway.engine.pipeline.capabilities.image_in
-        offer = parsed(sdp, takes_video=takes_video)
+        video = Video(
+            seen=self._gateway.engine.pipeline.capabilities.image_in,
+            source=LevelMeter if LEVEL_METER in extensions else None,
+        )
+        offer = parsed(sdp, takes_video=video.any)
         self._gateway.sessions.configure(model, opening)
         call_id = f"rtc_{secrets.token_hex(12)}"
         transport = CallTransport(dialect, self._gateway.settings.bounds, lambda: self._greeting(call_id))
-        peer = Peer(self._settings, offer, transport.queue, transport)
+        peer = Peer(self._settings, offer, transport.queue, transport, video)
         answer = await peer.answer()
         begun: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
         serving = self._serve(call_id, transport, peer, (model, opening), begun)
@@ -89,8 +105,8 @@ class CallDesk:
         call = self._calls.get(call_id)
         if call is None:
             raise ProtocolError("call_id_not_found", f"There is no call with the id '{call_id[:64]}'.", "call_id")
-        offer = parsed(sdp, takes_video=self._gateway.engine.pipeline.capabilities.image_in)
-        peer = Peer(self._settings, offer, call.transport.queue, call.transport)
+        offer = parsed(sdp, takes_video=call.video.any)
+        peer = Peer(self._settings, offer, call.transport.queue, call.transport, call.video)
         answer = await peer.answer()
         if self._calls.get(call_id) is not call:
             await peer.close()
@@ -131,7 +147,7 @@ class CallDesk:
             async with asyncio.TaskGroup() as peers:
 
                 def on_begin(handle: SessionHandle) -> None:
-                    call = self._calls[call_id] = Call(call_id, transport, peers, handle)
+                    call = self._calls[call_id] = Call(call_id, transport, peers, handle, peer.video)
                     gateway.calls.file(call_id, LiveSession(shared, handle))
                     transport.join(peer)
                     peers.create_task(_keep(transport, peer), name=f"call-peer-{call_id}")

@@ -122,12 +122,13 @@ class JitterBuffer:
     def add(self, number: int, timestamp: int, ticks: int, payload: bytes, now: float) -> list[Piece]:
         """What can be given out once this packet has come.
 
-        ``number`` and ``timestamp`` as in the RTP header (16 and 32 bits), ``ticks``: how long its sound is.
+        ``number`` and ``timestamp`` as in the RTP header (16 and 32 bits), ``ticks``: how long its sound is. A packet
+        without sound (``ticks`` 0: padding, a key of the telephone) only shows that nothing is missing in its place.
         """
         extended = self._place(number)
         if extended is None:
             return []
-        timestamp = _unwrapped(timestamp, self._next_timestamp, 32)
+        timestamp = _unwrapped(timestamp, self._next_timestamp, 32) if ticks else self._next_timestamp
         if self._next_number is None:
             self._next_number, self._next_timestamp = extended, timestamp
         if extended < self._next_number or extended in self._waiting:
@@ -135,7 +136,7 @@ class JitterBuffer:
             if extended in self._given_up:
                 self._arrivals.missed(timestamp, now)
             return []
-        if self._arrivals.note(timestamp, now) and not self._waiting:
+        if ticks and self._arrivals.note(timestamp, now) and not self._waiting:
             self._next_timestamp, self._surplus, self._filling = timestamp, 0, False
         self.stats.received += 1
         self._last_arrival = now
@@ -224,13 +225,16 @@ class JitterBuffer:
 
     def _give(self, pieces: list[Piece], timestamp: int, ticks: int, payload: bytes) -> None:
         """Give out the packet that is next in order."""
+        assert self._next_number is not None
+        self._next_number += 1
+        if not ticks:
+            self._resting = True
+            return
         gap = timestamp - self._next_timestamp
         if gap > 0:
             self._be_silent(pieces, min(gap, _MOST_GAP_TICKS))
         elif gap < 0:
             self._surplus = min(self._surplus - gap, _MOST_GAP_TICKS)
-        assert self._next_number is not None
-        self._next_number += 1
         self._next_timestamp = timestamp + ticks
         self._resting, self._filling = len(payload) <= _DTX_BYTES, False
         pieces.append(Received(payload))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import floor
 from typing import Final
 
@@ -27,6 +27,7 @@ from duologue.realtime.webrtc.jitter import FRAME_TICKS, RTP_RATE, JitterBuffer,
 from duologue.realtime.webrtc.media_clock import FRAME_S, MediaClock
 from duologue.realtime.webrtc.playout_queue import FRAME_BYTES, SAMPLE_RATE, PlayoutQueue
 from duologue.realtime.webrtc.stream_decoder import StreamDecoder, packet_ticks
+from duologue.realtime.webrtc.telephone_events import TelephoneEvents
 
 BITRATE: Final = 32_000
 COMPLEXITY: Final = 3
@@ -45,18 +46,34 @@ _SOURCE_GONE_S: Final = 0.2
 OnPcm = Callable[[bytes, int], None]
 """``on_pcm(pcm16, sample_rate)``: mono PCM16 in playing order, on the event loop."""
 
+OnKey = Callable[[str], None]
+"""``on_key(key)``: one of ``0-9 * # A-D``, pressed now."""
+
 
 class IncomingAudio:
     """The peer's microphone."""
 
-    def __init__(self, transceiver: RTCRtpTransceiver, on_pcm: OnPcm, decoder: StreamDecoder | None = None) -> None:
-        """Once the remote description is set and before the answer is made. ``decoder``: one that is watched.
+    def __init__(
+        self,
+        transceiver: RTCRtpTransceiver,
+        on_pcm: OnPcm,
+        on_key: OnKey | None = None,
+        telephone_events: Sequence[tuple[int, int]] = (),
+        *,
+        decoder: StreamDecoder | None = None,
+    ) -> None:
+        """Once the remote description is set and before the answer is made.
 
-        Raises ``ValueError`` if Opus was not offered, ``OpusMissingError`` without libopus.
+        ``telephone_events``: payload types and clock rates under which the offer has keys (RFC 4733). ``decoder``: one
+        that is watched. Raises ``ValueError`` if Opus was not offered, ``OpusMissingError`` without libopus.
         """
         self._track = transceiver.receiver.track
         self._on_pcm = on_pcm
-        self._packets = PacketReceiver(transceiver.receiver, agree_on_opus(transceiver), self._take)
+        self._on_key = on_key
+        self._keys = TelephoneEvents()
+        self._opus = agree_on_opus(transceiver, telephone_events)
+        payload_types = (self._opus, *(number for number, _ in telephone_events))
+        self._packets = PacketReceiver(transceiver.receiver, payload_types, self._take)
         self._decoder = decoder or StreamDecoder(SAMPLE_RATE)
         self._buffer = JitterBuffer()
         self._source: int | None = None
@@ -86,20 +103,29 @@ class IncomingAudio:
             if self._give_up is not None:
                 self._give_up.cancel()
 
-    def _take(self, source: int, number: int, timestamp: int, payload: bytes) -> None:
+    def _take(self, payload_type: int, source: int, number: int, timestamp: int, payload: bytes) -> None:
         """A packet from the socket."""
         now = time.monotonic()
         if source != self._source:
             if self._source is not None and now - self._last_arrival < _SOURCE_GONE_S:
                 return
             self._source, self._buffer = source, JitterBuffer()
-        try:
-            ticks = packet_ticks(payload)
-        except OpusError:
-            self._decoder.corrupted += 1
-            return
+        ticks = 0
+        if payload_type != self._opus:
+            self._press(timestamp, payload)
+        elif payload:
+            try:
+                ticks = packet_ticks(payload)
+            except OpusError:
+                self._decoder.corrupted += 1
+                return
         self._last_arrival = now
         self._give(self._buffer.add(number, timestamp, ticks, payload, now))
+
+    def _press(self, timestamp: int, payload: bytes) -> None:
+        key = self._keys.add(timestamp, payload)
+        if key is not None and self._on_key is not None:
+            self._on_key(key)
 
     def _tick(self, now: float) -> None:
         stood_still = now - self._last_tick > 2 * FRAME_S
@@ -162,6 +188,11 @@ class OutgoingAudio:
         self._stopped = False
         self._clock = MediaClock.of_loop()
         self._clock.join(self._tick)
+
+    @property
+    def position(self) -> int:
+        """Ticks (48 kHz) into the stream at which the next frame begins."""
+        return self._position
 
     def push(self, response_id: str, item_id: str, pcm: bytes) -> None:
         """Queue PCM16 at 24 kHz of an item. After a silence its first frame leaves at once."""

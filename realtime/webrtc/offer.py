@@ -17,6 +17,7 @@ from duologue.sessions.errors import ProtocolError
 MAX_OFFER_BYTES: Final = 256 * 1024
 MAX_SECTIONS: Final = 32
 _OPUS = re.compile(r"^a=rtpmap:\d+ opus/48000(/2)?$", re.IGNORECASE | re.MULTILINE)
+_KEYS = re.compile(r"(\d{1,3}) telephone-event/(\d{4,5})(?:/1)?", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"^[\w-]+ [0-9A-F]{2}(:[0-9A-F]{2}){15,63}$", re.IGNORECASE)
 _DATA_PROFILES = ("UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP")
 _REQUIRED = {"ice-ufrag": "ICE user name", "ice-pwd": "ICE password", "fingerprint": "DTLS fingerprint"}
@@ -83,8 +84,29 @@ class Offer:
         return any(self.sections[index].kind == "video" for index in self.taken)
 
     @property
+    def shows_video(self) -> bool:
+        """Whether the client sends video in a section that is served."""
+        return self._video("a=sendrecv", "a=sendonly")
+
+    @property
+    def wants_video(self) -> bool:
+        """Whether the client takes video in a section that is served."""
+        return self._video("a=sendrecv", "a=recvonly")
+
+    def _video(self, *directions: str) -> bool:
+        sections = [self.sections[index] for index in self.taken if self.sections[index].kind == "video"]
+        return any(any(line in directions for line in section.lines) for section in sections)
+
+    @property
     def has_channel(self) -> bool:
         return any(self.sections[index].kind == "application" for index in self.taken)
+
+    @property
+    def telephone_events(self) -> tuple[tuple[int, int], ...]:
+        """Payload types and clock rates under which the audio that is served has keys of the telephone (RFC 4733)."""
+        audio = next(self.sections[index] for index in self.taken if self.sections[index].kind == "audio")
+        found = (_KEYS.fullmatch(value) for value in audio.attributes("rtpmap"))
+        return tuple((int(match[1]), int(match[2])) for match in found if match)
 
     @property
     def sdp(self) -> str:

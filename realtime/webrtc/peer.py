@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from aiortc import RTCDataChannel, RTCDtlsTransport, RTCIceTransport, RTCPeerConnection, RTCSessionDescription
+from aiortc import (
+    RTCDataChannel,
+    RTCDtlsTransport,
+    RTCIceTransport,
+    RTCPeerConnection,
+    RTCSessionDescription,
+)
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
 from aiortc.sdp import candidate_from_sdp
 
 from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.engine.requests import ImagePart
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
 from duologue.realtime.webrtc.offer import Offer, bad_offer
 from duologue.realtime.webrtc.playout_queue import PlayoutQueue
+from duologue.realtime.webrtc.video_in import IncomingVideo
+from duologue.realtime.webrtc.video_out import OutgoingVideo, VideoSource
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 _REFUSALS = (ValueError, KeyError, IndexError, OperationError, InternalError, InvalidAccessError, InvalidStateError)
 """What the library raises at a description that it cannot use."""
+
+_DIRECTIONS = {
+    (False, False): "inactive",
+    (True, False): "recvonly",
+    (False, True): "sendonly",
+    (True, True): "sendrecv",
+}
+"""Of a video section in the answer, by whether the peer's is seen and whether it is shown any."""
 
 End = Literal["closed", "failed", "timeout"]
 """Why a connection is over: closed by either side, lost, or never made."""
@@ -38,15 +56,39 @@ class PeerListener(Protocol):
     def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
         """Mono PCM16 at 24 kHz of the peer's microphone."""
 
+    def peer_dialled(self, peer: Peer, key: str) -> None:
+        """A key of its telephone was pressed: one of ``0-9 * # A-D``."""
+
+    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
+        """A frame of its camera or screen, now and then."""
+
     def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
         """Its data channel is open."""
+
+
+@dataclass(frozen=True)
+class Video:
+    """What a call does with video."""
+
+    seen: bool = False
+    """Whether there is a model that looks at the peer's."""
+    source: Callable[[], VideoSource] | None = None
+    """Makes what the peer is shown; None: nothing is."""
+
+    @property
+    def any(self) -> bool:
+        return self.seen or self.source is not None
 
 
 class Peer:
     """A peer that has sent an offer."""
 
-    def __init__(self, settings: WebRtcDeploy, offer: Offer, queue: PlayoutQueue, listener: PeerListener) -> None:
+    def __init__(
+        self, settings: WebRtcDeploy, offer: Offer, queue: PlayoutQueue, listener: PeerListener, video: Video = Video()
+    ) -> None:
+        """``queue`` holds what is to be said; ``video``: what is done with a video section of the offer."""
         self.offer = offer
+        self.video = video
         self._settings = settings
         self._listener = listener
         self._connection = RTCPeerConnection(configuration(settings))
@@ -56,6 +98,8 @@ class Peer:
         self._queue = queue
         self._outgoing: OutgoingAudio | None = None
         self._incoming: IncomingAudio | None = None
+        self._watching: IncomingVideo | None = None
+        self._showing: OutgoingVideo | None = None
         self._channel: RTCDataChannel | None = None
         self._closing: asyncio.Task[None] | None = None
         self._connected = asyncio.Event()
@@ -75,8 +119,9 @@ class Peer:
             if connection.sctp is not None:
                 _lose_quietly(connection.sctp.transport)
             self._outgoing = OutgoingAudio(self._audio, self._queue)
+            self._arrange_video(self._outgoing)
             if self._audio.receiver.track is not None:
-                self._incoming = IncomingAudio(self._audio, self._heard)
+                self._incoming = IncomingAudio(self._audio, self._heard, self._pressed, self.offer.telephone_events)
             await connection.setLocalDescription(await connection.createAnswer())
             answer = self.offer.answer(connection.localDescription.sdp)
         except OpusMissingError as error:
@@ -90,12 +135,27 @@ class Peer:
             raise bad_offer(f"{error}.") from error
         return answer
 
+    def _arrange_video(self, audio: OutgoingAudio) -> None:
+        """Say in the answer which way video goes, and make what the peer is shown."""
+        transceiver = next((t for t in self._connection.getTransceivers() if t.kind == "video"), None)
+        if transceiver is None:
+            return
+        source, shown = self.video.source, self.offer.wants_video and self.video.source is not None
+        seen = self.offer.shows_video and self.video.seen
+        transceiver.direction = _DIRECTIONS[seen, shown]
+        if seen:
+            self._watching = IncomingVideo(transceiver.receiver.track, self._settings, self._saw)
+        if shown and source is not None:
+            self._showing = OutgoingVideo(transceiver, self._queue, source(), lambda: audio.position)
+
     async def run(self) -> End:
         """Keep the connection up until it is over; says why it is."""
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(self._look_up(self.offer.candidates), name="call-candidates")]
             if self._incoming is not None:
                 helpers.append(tasks.create_task(self._incoming.run(), name="call-hear"))
+            if self._watching is not None:
+                helpers.append(tasks.create_task(self._watching.run(), name="call-watch"))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.connect_timeout_s):
                     await self._connected.wait()
@@ -117,6 +177,8 @@ class Peer:
 
     def be_silent(self) -> None:
         """Send nothing more of the queue: another peer does."""
+        if self._showing is not None:
+            self._showing.stop()
         if self._outgoing is not None:
             self._outgoing.stop()
 
@@ -147,6 +209,12 @@ class Peer:
         self._channel = channel
         channel.on("close", self.leave)
         self._listener.peer_opened(self, channel)
+
+    def _saw(self, picture: ImagePart) -> None:
+        self._listener.peer_showed(self, picture)
+
+    def _pressed(self, key: str) -> None:
+        self._listener.peer_dialled(self, key)
 
     def _heard(self, pcm: bytes, sample_rate: int) -> None:
         self._listener.peer_spoke(self, pcm)

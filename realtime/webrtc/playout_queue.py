@@ -7,6 +7,7 @@ What was taken counts as played, since it leaves in the same moment.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -64,6 +65,8 @@ class PlayoutQueue:
         self._listener = listener
         self._responses: dict[str, _Playing] = {}
         self._fading = b""
+        self.tap: Callable[[bytes | None], None] | None = None
+        """Told of every frame that is taken."""
         self.queued_bytes = 0
         """PCM16 bytes that wait."""
 
@@ -101,6 +104,12 @@ class PlayoutQueue:
 
         A piece shorter than a frame waits for what follows it, unless nothing does.
         """
+        frame = self._take()
+        if self.tap is not None:
+            self.tap(frame)
+        return frame
+
+    def _take(self) -> bytes | None:
         if self._fading:
             faded, self._fading = self._fading, b""
             return faded.ljust(FRAME_BYTES, b"\0")

@@ -1,4 +1,8 @@
-"""What a turn policy is: voice-activity frames in, turn signals out. No clock: time is the position in the audio."""
+"""What a turn policy is: voice-activity frames in, turn signals out. No clock: time is the position in the audio.
+
+A policy that asks a model gets the answer before the next frame, so that its decisions too depend on nothing but the
+audio and the answers: not on how long the model took, nor on how the audio came in pieces.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,15 @@ class Stopped:
     end: int
 
 
-TurnSignal = Started | Paused | Resumed | Stopped
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Has the user finished? A model is to judge the turn up to tick ``end``; no later frame is taken before
+    :meth:`TurnPolicy.judged`. Always the last signal of its frame."""
+
+    end: int
+
+
+TurnSignal = Started | Paused | Resumed | Stopped | Asked
 
 
 class TurnPolicy(Protocol):
@@ -48,6 +60,9 @@ class TurnPolicy(Protocol):
 
     def frame(self, start: int, end: int, probability: float) -> list[TurnSignal]:
         """Take one voice-activity frame covering ticks [start, end)."""
+
+    def judged(self, probability: float | None) -> list[TurnSignal]:
+        """Take the answer to :class:`Asked`: how probable it is that the turn is over; None: there is none."""
 
     def reset(self, position: int) -> None:
         """Forget the turn in progress; no later turn reaches back before ``position``."""

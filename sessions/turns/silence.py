@@ -1,4 +1,4 @@
-"""Turn detection by voice activity and silence: ``server_vad``, and ``semantic_vad`` until it has a model of its own.
+"""Turn detection by voice activity and silence: ``server_vad``, and ``semantic_vad`` where there is no model for it.
 
 A frame is *speech* at or above the threshold, *silence* below threshold - 0.15, and in between it prolongs whatever
 was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :func:`pause_ms` is a pause; silence for the
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from duologue.sessions.config import SemanticVad, ServerVad, TurnDetection
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped, TurnSignal
 
 HYSTERESIS = 0.15
 MIN_SPEECH_MS = 64
@@ -27,7 +27,7 @@ PREPARATION_MS = 330
 """About what an answer takes from the words' recognition to its first sound, with the packaged models."""
 
 SEMANTIC_SILENCE_MS = {"low": 1500, "medium": 800, "auto": 800, "high": 500}
-"""Silence that ends a turn under ``semantic_vad``, by eagerness, while no model judges the words."""
+"""Silence that ends a turn under ``semantic_vad``, by eagerness, while no model judges it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,11 @@ class SilencePolicy:
     """Ends a turn after a stretch of silence; see the module's text for its transitions."""
 
     def __init__(self, settings: SilenceSettings, position: int = 0) -> None:
+        self._state = State.SILENT
+        self._floor = position
+        self._onset: int | None = None
+        self._turn_start = position
+        self._speech_end = position
         self.configure(settings)
         self.reset(position)
 
@@ -87,10 +92,15 @@ class SilencePolicy:
         self._pause = pause_ms(settings.silence_duration_ms) * TICKS_PER_MS
         self._max_turn = max(settings.max_turn_ms * TICKS_PER_MS, TICKS_PER_SECOND)
 
+    def take_over(self, other: SilencePolicy) -> None:
+        """Go on where a policy of another kind was; a turn in progress stays in progress."""
+        self._state, self._floor, self._onset = other._state, other._floor, other._onset
+        self._turn_start, self._speech_end = other._turn_start, other._speech_end
+
     def reset(self, position: int) -> None:
         self._state = State.SILENT
         self._floor = position
-        self._onset: int | None = None
+        self._onset = None
         self._turn_start = position
         self._speech_end = position
 
@@ -101,6 +111,9 @@ class SilencePolicy:
     @property
     def lookback(self) -> int:
         return self._prefix + self._min_speech + VAD_FRAME_TICKS
+
+    def judged(self, probability: float | None) -> list[TurnSignal]:
+        return []  # it asks nobody
 
     def frame(self, start: int, end: int, probability: float) -> list[TurnSignal]:
         if self._state is State.SILENT:
@@ -120,22 +133,30 @@ class SilencePolicy:
         return [self._start(start)]
 
     def _while_speaking(self, end: int, probability: float) -> list[TurnSignal]:
-        signals: list[TurnSignal] = []
         in_silence = end - self._speech_end > VAD_FRAME_TICKS
         if probability >= self._settings.threshold - (0.0 if in_silence else HYSTERESIS):
             self._speech_end = end
-            if self._state is State.PAUSED:
-                signals.append(self._move(Resumed()))
-        elif end - self._speech_end >= self._silence:
-            # The frame that confirms may reach past the window: the rest of it belongs to what comes next.
-            return [self._stop(self._speech_end + self._silence)]
-        elif self._state is State.SPEAKING and end - self._speech_end >= self._pause:
-            signals.append(self._move(Paused(self._speech_end)))
-        if end - self._turn_start >= self._max_turn:
+            signals = [self._move(Resumed())] if self._state is State.PAUSED else []
+        else:
+            signals = self._in_silence(end)
+        if self._state is not State.SILENT and end - self._turn_start >= self._max_turn:
             cut = self._turn_start + self._max_turn
+            signals = [signal for signal in signals if not isinstance(signal, Asked)]
             signals += [self._stop(cut), self._start(cut)]
             self._speech_end = max(cut, self._speech_end)
         return signals
+
+    def _in_silence(self, end: int) -> list[TurnSignal]:
+        """A frame without speech that ends at ``end``."""
+        if end - self._speech_end >= self._silence:
+            # The frame that confirms may reach past the window: the rest of it belongs to what comes next.
+            return [self._stop(self._speech_end + self._silence)]
+        return self._pause_at(end)
+
+    def _pause_at(self, end: int) -> list[TurnSignal]:
+        if self._state is State.SPEAKING and end - self._speech_end >= self._pause:
+            return [self._move(Paused(self._speech_end))]
+        return []
 
     def _start(self, position: int) -> TurnSignal:
         self._turn_start = position

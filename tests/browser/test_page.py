@@ -305,3 +305,23 @@ async def test_fc_157_a_suspended_context_is_explained_and_goes_on_with_the_next
         await demo.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
         await expect(demo.page.locator("#problem")).to_be_hidden()
         assert await demo.page.evaluate(state) == "running"
+
+
+async def test_words_typed_while_another_answer_begins_are_answered_after_it(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await started(demo)
+        await demo.page.evaluate(
+            """() => {
+              const content = [{ type: 'input_text', text: 'Tell me a story' }];
+              demo.session.item({ type: 'message', role: 'user', content });
+              demo.session.send({ type: 'response.create' }); // as the server does when a spoken turn ends
+              demo.session.say('Good evening');
+            }"""
+        )
+        error = await demo.until_event("error")
+        assert error["error"]["code"] == "conversation_already_has_active_response"
+        await demo.page.click("#interrupt")
+        await expect(demo.page.locator("#transcript .bot .words").last).to_have_text("You said: Good evening")
+        await expect(demo.page.locator("#problem")).to_be_hidden()

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from missing import need_libopus
 
 from duologue.codecs import opus
 from duologue.codecs.opus import DTX_BYTES, OpusDecoder, OpusEncoder, OpusError, carries_correction, packet_samples
 from duologue.codecs.pcm import PCM16
+
+need_libopus()
 
 FRAME = 480
 

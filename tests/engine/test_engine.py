@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from prometheus_client import REGISTRY, generate_latest
 from duologue.engine import pipeline as pipelines
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine, RequestRefused, ServedNames, StageProgress
-from duologue.engine.pipeline import PipelineConfig, StageConfig, get_pipeline, register_pipeline, register_stage
+from duologue.engine.models import ModelUnavailable
+from duologue.engine.pipeline import (
+    Capabilities,
+    PipelineConfig,
+    StageConfig,
+    get_pipeline,
+    register_pipeline,
+    register_stage,
+)
 from duologue.engine.requests import (
     AudioDelta,
     ChatMessage,
@@ -243,6 +252,55 @@ async def test_health_is_not_ready_when_voice_activity_has_failed(engine_of: Any
     assert not engine.health().ready
     assert engine.health().stages["voice_activity"] == "failed"
     await engine.close()
+
+
+class Sure:
+    def finished(self, samples: Any) -> float:
+        return 0.9
+
+
+def hearing(engine: Engine, turn_model: Callable[[], Any]) -> Engine:
+    """``engine`` as one whose pipeline takes sound, with this turn model."""
+    engine = Engine(engine.deploy, Quiet, turn_model)
+    engine.pipeline = replace(engine.pipeline, capabilities=Capabilities(audio_in=True))
+    return engine
+
+
+async def test_the_turn_model_answers_and_is_one_of_the_capabilities(engine_of: Any) -> None:
+    engine = hearing(engine_of(), Sure)
+    assert not engine.pipeline.capabilities.turn_model
+    await engine.start()
+    assert engine.pipeline.capabilities.turn_model
+    answer: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+    engine.turn_model.ask(b"\0\0" * 1600, 16_000, answer.set_result)
+    assert await asyncio.wait_for(answer, 10) == 0.9
+    await engine.close()
+    assert not engine.turn_model.running
+
+
+async def test_an_engine_without_its_turn_model_starts_and_says_so(
+    engine_of: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> Any:
+        raise ModelUnavailable("Model 'x' is not in the cache: run 'duologue models pull x'.")
+
+    engine = hearing(engine_of(), missing)
+    await engine.start()
+    assert engine.health().ready
+    assert not engine.pipeline.capabilities.turn_model
+    assert "models pull x" in caplog.text
+    await engine.close()
+
+
+@pytest.mark.parametrize("hears", [True, False])
+async def test_no_turn_model_is_loaded_where_none_is_wanted(engine_of: Any, hears: bool) -> None:
+    loaded: list[str] = []
+    engine = hearing(engine_of("duplex_session: {turn_model: null}" if hears else ""), lambda: loaded.append("x"))
+    if not hears:
+        engine.pipeline = replace(engine.pipeline, capabilities=Capabilities())
+    await engine.start()
+    await engine.close()
+    assert loaded == []
 
 
 def test_generate_is_one_blocking_call(engine_of: Any) -> None:

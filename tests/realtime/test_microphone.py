@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -43,6 +44,28 @@ def test_stopping_says_what_was_heard_and_drops_what_comes_later():
     speaker.play("a", b"\x01" * 4)
     assert fill(speaker, 4) == bytes(4)
     assert speaker.stop() == []
+
+
+def test_fc_012_what_sounds_fades_out_within_10_ms_and_nothing_follows():
+    loud = (12_000).to_bytes(2, "little") * 24_000
+    speaker = Loudspeaker()
+    speaker.play("a", loud)
+    speaker.play("b", loud)
+    fill(speaker, 480)
+    assert speaker.stop() == [("a", 10), ("b", 0)]
+    rest = np.frombuffer(fill(speaker, 480) + fill(speaker, 480), "<i2").astype(int)
+    assert rest[0] > 11_900
+    assert np.all(np.diff(rest) <= 0)
+    assert np.diff(rest).min() > -120
+    assert not rest[240:].any()
+
+
+def test_an_answer_that_has_not_begun_is_not_heard_in_its_fade():
+    speaker = Loudspeaker()
+    fill(speaker, 480)
+    speaker.play("a", b"\xff\x7f" * 4_800)
+    assert speaker.stop() == [("a", 0)]
+    assert fill(speaker, 480) == bytes(480)
 
 
 async def test_speech_stops_the_loudspeaker_and_truncates():

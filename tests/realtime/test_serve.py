@@ -14,6 +14,9 @@ import pytest
 import websockets
 from served import COMMAND, server
 
+from duologue.engine.deploy import load_deploy
+from duologue.engine.models import ModelUnavailable
+from duologue.realtime import serve
 from duologue.realtime.serve import StartError, listen
 
 
@@ -170,3 +173,32 @@ async def test_a_running_answer_is_finished_unless_a_second_signal_comes(tmp_pat
                 assert event["response"]["status"] in ("completed", "incomplete")
         assert running.process.wait(timeout=5) == 0
         assert "Traceback" not in running.errors.read_text()
+
+
+class Started:
+    """An engine of which only the start is looked at."""
+
+    def __init__(self) -> None:
+        self.started = False
+
+    async def start(self, on_progress: object) -> None:
+        self.started = True
+
+
+@pytest.mark.parametrize(("missing", "starts"), [("smart-turn-v3.2", True), ("silero-vad", False)])
+async def test_only_the_turn_model_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, missing: str, starts: bool
+) -> None:
+    def refuse(progress: object, name: str) -> None:
+        raise ModelUnavailable(f"Model '{name}' cannot be downloaded: no network.")
+
+    monkeypatch.setattr(serve, "missing_models", lambda names: [name for name in names if name == missing])
+    monkeypatch.setattr(serve.StartProgress, "pull", refuse)
+    engine = Started()
+    if starts:
+        await serve._load(engine, load_deploy())  # type: ignore[arg-type]
+        assert "cannot be downloaded" in caplog.text
+    else:
+        with pytest.raises(serve.StartError, match="silero-vad"):
+            await serve._load(engine, load_deploy())  # type: ignore[arg-type]
+    assert engine.started is starts

@@ -33,6 +33,10 @@ LEGAL: list[tuple[dict[str, Any], type]] = [
     ({"type": "response.create", "response": {"metadata": {"a": "b"}}}, ce.ResponseCreate),
     ({"type": "response.cancel", "response_id": "resp_1"}, ce.ResponseCancel),
     ({"type": "output_audio_buffer.clear"}, ce.OutputAudioClear),
+    (
+        {"type": "playback.ack", "response_id": "resp_1", "item_id": "item_1", "played_ms": 2, "committed_ms": 1},
+        ce.PlaybackAck,
+    ),
 ]
 
 

@@ -74,6 +74,35 @@ async def test_a_spoken_turn_from_sound_to_sound() -> None:
     assert manager.open_sessions == 0
 
 
+async def test_the_turn_model_is_asked_and_its_answer_ends_the_turn() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine, judges_turns=True)) as transport:
+        detection = {"type": "semantic_vad", "eagerness": "low"}
+        transport.say(client.SessionUpdate(session={"audio": {"input": {"turn_detection": detection}}}))
+        for _ in range(35):
+            transport.say(client.InputAudioAppend(audio=speech(20)))
+        for _ in range(15):
+            transport.say(client.InputAudioAppend(audio=silence(20)))
+        question = await engine.turn_model.asked()
+        assert question.sample_rate == 24_000
+        assert question.pcm.startswith(speech(640))
+        question.answer(0.99, "answered")
+        await transport.until(events.SpeechStopped)
+        await engine.opened()
+
+
+async def test_a_question_to_the_turn_model_ends_with_its_session() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine, judges_turns=True)) as transport:
+        transport.say(client.SessionUpdate(session={"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}))
+        for _ in range(35):
+            transport.say(client.InputAudioAppend(audio=speech(20)))
+        for _ in range(15):
+            transport.say(client.InputAudioAppend(audio=silence(20)))
+        question = await engine.turn_model.asked()
+    assert question.withdrawn
+
+
 async def test_fc_119_a_client_that_hangs_up_aborts_its_requests_everywhere() -> None:
     engine = ScriptedEngine()
     async with session(manager_of(engine)) as transport:

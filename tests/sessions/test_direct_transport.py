@@ -124,7 +124,7 @@ async def test_nothing_overtakes_what_waits_for_voice_activity(monkeypatch: pyte
 async def test_a_fault_in_the_core_ends_its_session_and_not_whoever_delivered_the_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(self: Listening) -> None:
+    def broken(self: Listening, now: float) -> None:
         raise RuntimeError("a fault")
 
     monkeypatch.setattr(Listening, "clear", broken)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from session_driver import RATE, Driver, silence, speech, spread
 
+from duologue.engine.requests import AudioDelta, WordSpan
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
+from duologue.sessions.effects import DropAudio, EngineOutput, Interrupted
 from duologue.sessions.items import InputText, MessageItem
 
 ANSWER = "one two three four five six seven eight nine ten"
@@ -192,6 +196,148 @@ def test_words_that_were_never_sent_do_not_count_as_said_after_a_cancel() -> Non
     driver.do(client.ResponseCancel())
     driver.do(client.ResponseCreate())
     assert heard(driver) == "one two"
+
+
+def ack(driver: Driver, item_id: str, played_ms: int, committed_ms: int | None = None, **others: str) -> None:
+    response_id = others.pop("response_id", driver.last(events.OutputItemDone).response_id)
+    committed = played_ms if committed_ms is None else committed_ms
+    driver.do(
+        client.PlaybackAck(
+            response_id=response_id, item_id=item_id, played_ms=played_ms, committed_ms=committed, **others
+        )
+    )
+
+
+REPORTS = {"extensions": ["playback"]}
+
+
+def test_fc_005_a_report_is_believed_and_not_the_clock() -> None:
+    driver = Driver(REPORTS)
+    item_id = answered(driver)
+    for _ in range(5):
+        driver.wait(1.0)
+    ack(driver, item_id, 2_200)
+    driver.wait(1.0)
+    driver.say(speech(640), silence(800))
+    driver.transcribe("What did you say last?")
+    assert heard(driver) == "one two"
+
+
+def test_fc_005_a_report_that_comes_late_still_counts_and_one_that_comes_too_late_is_an_error() -> None:
+    driver = Driver(REPORTS)
+    item_id = answered(driver)
+    ack(driver, item_id, 1_000)
+    driver.wait(3.0)
+    driver.say(speech(640), silence(800))
+    ack(driver, item_id, 3_000, 3_000)
+    assert not driver.all(events.ErrorEvent)
+    driver.transcribe("What did you say last?")
+    assert heard(driver) == "one two three"
+    ack(driver, item_id, 4_000, event_id="late")
+    error = driver.last(events.ErrorEvent).error
+    assert (error.code, error.event_id) == ("playback_ack_too_late", "late")
+
+
+def test_a_late_report_voids_an_answer_that_was_prepared_without_it() -> None:
+    driver = Driver(REPORTS, speculate=True)
+    item_id = answered(driver)
+    ack(driver, item_id, 1_000)
+    driver.wait(3.0)
+    driver.say(speech(640), silence(256))
+    driver.transcribe("What did you say?")
+    assert heard(driver) == "one"
+    ack(driver, item_id, 3_000)
+    driver.say(silence(600))
+    assert heard(driver) == "one two three"
+
+
+def test_a_truncate_wins_over_reports() -> None:
+    driver = Driver(REPORTS)
+    item_id = answered(driver)
+    ack(driver, item_id, 4_000)
+    driver.say(speech(128))
+    driver.do(client.ItemTruncate(item_id=item_id, audio_end_ms=2_000))
+    ack(driver, item_id, 5_000)
+    assert driver.last(events.ErrorEvent).error.code == "playback_ack_too_late"
+    next_turn(driver)
+    assert heard(driver) == "one two"
+
+
+@pytest.mark.parametrize(
+    ("patch", "fields", "code", "param"),
+    [
+        (None, {}, "invalid_event", "type"),
+        (REPORTS, {"item_id": "item_unknown"}, "playback_item_not_found", "item_id"),
+        (REPORTS, {"response_id": "resp_unknown"}, "playback_item_not_found", "item_id"),
+        (REPORTS, {"committed_ms": 1_001}, "invalid_value", "committed_ms"),
+    ],
+)
+def test_a_wrong_report_changes_nothing(patch: Any, fields: dict[str, Any], code: str, param: str) -> None:
+    driver = Driver(patch)
+    item_id = answered(driver)
+    ack(driver, **{"item_id": item_id, "played_ms": 1_000, **fields})
+    error = driver.last(events.ErrorEvent).error
+    assert (error.code, error.param) == (code, param)
+    assert driver.machine._core.ledger.item(item_id).reported is None
+
+
+def test_fc_015_how_long_a_user_speaks_before_the_answer_stops_is_told() -> None:
+    driver = Driver()
+    answered(driver)
+    driver.wait(2.0)
+    assert not driver.effects_of(Interrupted)
+    driver.say(speech(640), silence(800))
+    (interrupted,) = driver.effects_of(Interrupted)
+    assert 0.064 <= interrupted.after_s <= 0.064 + 0.032 + 0.020
+    driver.transcribe("Wait.")
+    driver.answer(ms=500)
+    driver.wait(5.0)
+    driver.say(speech(640))
+    assert len(driver.effects_of(Interrupted)) == 1, "nothing sounded any more"
+
+
+def test_two_interruptions_cut_two_answers_each_where_it_was() -> None:
+    driver = Driver()
+    first = answered(driver)
+    driver.wait(2.0)
+    driver.say(speech(640), silence(800))
+    driver.transcribe("And then?")
+    driver.answer(ANSWER, ms=10_000)
+    driver.wait(4.0)
+    driver.say(speech(640), silence(800))
+    driver.transcribe("Stop.")
+    said = [text for role, text in driver.context() if role == "assistant"]
+    assert said == ["one two", "one two three four"]
+    driver.do(client.ItemTruncate(item_id=first, audio_end_ms=1_000))
+    next_turn(driver)
+    said = [text for role, text in driver.context() if role == "assistant"]
+    assert said[0] == "one"
+
+
+def test_sound_that_has_not_left_is_dropped_though_its_response_is_complete() -> None:
+    driver = Driver(deliver=False)
+    answered(driver)
+    response = driver.last(events.ResponseDone).response
+    assert response.status == "completed"
+    driver.say(speech(128))
+    assert [effect.response_id for effect in driver.effects_of(DropAudio)] == [response.id]
+    next_turn(driver)
+    assert [role for role, _ in driver.context()] == ["system", "user", "user"]
+
+
+@pytest.mark.parametrize("samples", [24_001, 24_010, 24_023])
+def test_a_client_that_played_all_and_rounds_down_has_heard_the_last_word(samples: int) -> None:
+    driver = Driver()
+    driver.say(speech(640), silence(800))
+    driver.transcribe("Hello.")
+    request_id = driver.write("one")
+    word = WordSpan(text_start=0, text_end=3, end_sample=samples)
+    driver.do(EngineOutput(request_id, AudioDelta(pcm=bytes(samples * 2), words=(word,))))
+    driver.finish(request_id)
+    item_id = str(driver.last(events.OutputItemDone).item.id)
+    driver.do(client.ItemTruncate(item_id=item_id, audio_end_ms=samples * 1000 // RATE))
+    next_turn(driver)
+    assert heard(driver) == "one"
 
 
 # -- truncate and retrieve ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def words(text: str, language: str = "en", tokens: tuple[TokenLogprob, ...] = ()
 
 
 def after(*hypotheses: str) -> LiveTranscript:
-    live = LiveTranscript()
+    live = LiveTranscript(held_back=1)
     for text in hypotheses:
         live.hear(words(text))
     return live
@@ -31,6 +31,13 @@ def test_what_two_in_a_row_begin_with_stands_but_for_the_last_word() -> None:
     assert after("Go for", "Go forward").text == "Go"
     assert after("Go forward", "Go forward").text == "Go"
     assert after("Go forward", "Go forward ten").text == "Go forward"
+
+
+def test_two_words_are_held_back() -> None:
+    live = LiveTranscript()
+    for _ in range(2):
+        live.hear(words("Go for ten meters"))
+    assert live.text == "Go for"
 
 
 def test_two_that_do_not_follow_each_other_are_not_enough() -> None:
@@ -70,7 +77,7 @@ def test_settled_sound_is_not_heard_again() -> None:
 
 
 def test_settling_needs_no_hypotheses() -> None:
-    live = LiveTranscript()
+    live = LiveTranscript(held_back=1)
     live.settle(words("One two."), 1)
     live.settle(words(""), 2)
     live.settle(words("Three."), 3)
@@ -79,7 +86,7 @@ def test_settling_needs_no_hypotheses() -> None:
 
 @pytest.mark.parametrize("language", ["ja", "zh"])
 def test_a_language_without_spaces_goes_by_characters(language: str) -> None:
-    live = LiveTranscript()
+    live = LiveTranscript(held_back=1)
     for text in ("今日は", "今日は天気", "今日は天気がいい"):
         live.hear(words(text, language))
     assert live.text == "今日は天気"
@@ -91,7 +98,7 @@ def token(text: str, logprob: float = -0.5) -> TokenLogprob:
 
 
 def test_the_tokens_are_those_of_the_words_that_stand_and_of_the_rest() -> None:
-    live = LiveTranscript()
+    live = LiveTranscript(held_back=1)
     tokens = (token("One"), token(" tw"), token("o"), token(" three"))
     live.hear(words("One two three", tokens=tokens))
     live.hear(words("One two three", tokens=tokens))
@@ -111,7 +118,7 @@ sentence = st.lists(vocabulary, max_size=7).map(" ".join)
     sentence,
 )
 def test_whatever_is_heard_nothing_that_stands_is_taken_back(steps: list[tuple[str, str]], last: str) -> None:
-    live, stood = LiveTranscript(), ""
+    live, stood = LiveTranscript(held_back=1), ""
     for number, (kind, text) in enumerate(steps):
         if kind == "hear":
             live.hear(words(text))

@@ -24,7 +24,7 @@ from duologue.engine.requests import AudioDelta, Converse, Transcribe, Usage, Wo
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
-from duologue.sessions.effects import EngineOutput, MediaAudio, OpenRequest
+from duologue.sessions.effects import DropAudio, EngineOutput, MediaAudio, OpenRequest
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import (
     FunctionCallItem,
@@ -89,15 +89,24 @@ PATCHES: list[dict[str, Any]] = [
 ]
 
 
+EXTENDED: list[dict[str, Any]] = [
+    {},
+    {"extensions": ["playback"]},
+    {"pacing": {"lead_ms": 100}, "extensions": ["playback"]},
+    {"interruption": {"mode": "adaptive", "min_words": 2}},
+    {"interruption": {"mode": "adaptive"}, "pacing": {"lead_ms": 1_000}},
+]
+
+
 class AnySession(RuleBasedStateMachine):
     """Drives a session at random. The client reads when a rule says so; words are told apart by their numbers."""
 
     driver: TracedDriver
 
-    @initialize(speculate=st.booleans(), transcription=st.booleans())
-    def begin(self, speculate: bool, transcription: bool) -> None:
+    @initialize(speculate=st.booleans(), transcription=st.booleans(), extended=st.sampled_from(EXTENDED))
+    def begin(self, speculate: bool, transcription: bool, extended: dict[str, Any]) -> None:
         self.driver = TracedDriver(
-            {"tools": [TOOL]},
+            {"tools": [TOOL], **extended},
             speculate=speculate,
             transcription=transcription,
             limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=25, kept_images=2),
@@ -284,6 +293,19 @@ class AnySession(RuleBasedStateMachine):
         if isinstance(done[-1], events.ItemTruncated):
             self.cuts[item_id] = min(ms * RATE // 1000, sent)
 
+    @precondition(lambda self: self.driver.machine._core.ledger._items)
+    @rule(played=st.integers(0, 2000), less=st.integers(-1, 500), data=st.data(), right=st.booleans())
+    def client_reports(self, played: int, less: int, data: Any, right: bool) -> None:
+        ledger = self.driver.machine._core.ledger
+        item_id = data.draw(st.sampled_from(sorted(ledger._items)))
+        report = client.PlaybackAck(
+            response_id=ledger.item(item_id).response_id if right else "nobody",
+            item_id=item_id,
+            played_ms=played,
+            committed_ms=max(0, played - less),
+        )
+        self.driver.do(report)
+
     @rule(patch=st.sampled_from([*PATCHES, *({"audio": {"input": {"turn_detection": d}}} for d in DETECTION), None]))
     def session_update(self, patch: dict[str, Any] | None) -> None:
         if patch is None:
@@ -328,7 +350,8 @@ class AnySession(RuleBasedStateMachine):
             return
         driver = self.driver
         flags = {"type": "server_vad", "create_response": True, "interrupt_response": True, "idle_timeout_ms": None}
-        driver.update({"output_modalities": ["audio"], "audio": {"input": {"turn_detection": flags}}})
+        extended: dict[str, Any] = {"interruption": None, "pacing": None, "extensions": None}
+        driver.update({**extended, "output_modalities": ["audio"], "audio": {"input": {"turn_detection": flags}}})
         driver.say(silence(900))
         driver.wait(1)
         for kind in (Transcribe, Converse):
@@ -345,7 +368,8 @@ class AnySession(RuleBasedStateMachine):
         assert driver.last(events.ResponseDone).response.status == "completed"
         assert not driver.requests
         assert violations(driver.trace) == []
-        assert list(slow_reader_problems(driver.said, driver.got())) == []
+        interrupted = {effect.response_id for effect in driver.effects_of(DropAudio)}
+        assert list(slow_reader_problems(driver.said, driver.got(), interrupted)) == []
 
 
 TestAnySession = AnySession.TestCase

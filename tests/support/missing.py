@@ -19,3 +19,13 @@ def need_package(name: str) -> None:
     """Skip (under CI: fail) unless the package can be imported."""
     if importlib.util.find_spec(name) is None:
         missing(f"The package {name} is not installed: pip install 'duologue[test]'.")
+
+
+def need_libopus() -> None:
+    """Skip (under CI: fail) unless the system has libopus."""
+    from duologue.codecs.opus import OpusMissingError, libopus_version
+
+    try:
+        libopus_version()
+    except OpusMissingError as error:
+        missing(str(error))

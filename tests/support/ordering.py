@@ -8,7 +8,7 @@ to have ended. O35 compares two traces of one session and is :func:`slow_reader_
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ordering_input import INPUT_RULES
 from ordering_responses import RESPONSE_RULES
@@ -168,10 +168,11 @@ def _rejected_items_absent(trace: Trace) -> Iterator[str]:
 # -- slow consumers ----------------------------------------------------------------------------------------------------
 
 
-def slow_reader_problems(said: list[Event], got: list[Event]) -> Iterator[str]:
+def slow_reader_problems(said: list[Event], got: list[Event], interrupted: Collection[str] = ()) -> Iterator[str]:
     """O35: what a slow reader ``got`` is what was ``said``, with deltas of one part joined and sound of interrupted
-    responses left out; nothing else is missing, added or moved."""
-    interrupted = {
+    responses left out; nothing else is missing, added or moved. ``interrupted``: responses that were complete by then,
+    besides those that say it themselves."""
+    interrupted = set(interrupted) | {
         event["response"]["id"]
         for event in said
         if event["type"] == "response.done" and event["response"]["status"] == "cancelled"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,7 @@ import httpx2
 import numpy as np
 from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
-from av import AudioFrame, AudioResampler
+from av import AudioFrame, AudioResampler, VideoFrame
 
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.realtime.webrtc.ice import gather_by
@@ -66,10 +66,48 @@ class Microphone(MediaStreamTrack):
         return frame
 
 
+class Camera(MediaStreamTrack):
+    """Shows an even colour at 15 frames a second; ``grey`` and the size may change at any time."""
+
+    kind = "video"
+
+    def __init__(self, width: int = 320, height: int = 180) -> None:
+        super().__init__()
+        self.width, self.height, self.grey = width, height, 40
+        self._frames = 0
+        self._began = 0.0
+
+    async def recv(self) -> VideoFrame:
+        loop = asyncio.get_running_loop()
+        if not self._frames:
+            self._began = loop.time()
+        await asyncio.sleep(self._began + self._frames / 15 - loop.time())
+        if self.readyState != "live":
+            raise MediaStreamError
+        frame = grey_frame(self.width, self.height, self.grey)
+        frame.pts, frame.time_base = self._frames * 6000, Fraction(1, 90_000)
+        self._frames += 1
+        return frame
+
+
+def grey_frame(width: int, height: int, grey: int) -> VideoFrame:
+    return VideoFrame.from_ndarray(np.full((height, width, 3), grey, np.uint8), format="rgb24").reformat(
+        format="yuv420p"
+    )
+
+
 class RtcClient:
     """One peer connection to a server, with everything that was received over it."""
 
-    def __init__(self, *, channel: bool = True, microphone: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        channel: bool = True,
+        microphone: bool = True,
+        camera: Camera | None = None,
+        screen: bool = False,
+        listen: bool = True,
+    ) -> None:
         self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.events: list[Event] = []
@@ -92,7 +130,12 @@ class RtcClient:
             self.connection.addTrack(self.microphone)
         else:
             self.connection.addTransceiver("audio", direction="recvonly")
-        self.connection.on("track", self._listen)
+        if camera is not None:
+            self.connection.addTrack(camera)
+        if screen:
+            self.connection.addTransceiver("video", direction="recvonly")
+        if listen:
+            self.connection.on("track", self._listen)
 
     async def offer(self) -> str:
         """The SDP offer, with candidates on loopback only."""
@@ -136,6 +179,18 @@ class RtcClient:
 
     async def until(self, kind: str, timeout_s: float = 30.0) -> Event:
         """The next event of a type that has not been asked for yet."""
+        with self._told(kind):
+            return await self._until(kind, timeout_s)
+
+    @contextmanager
+    def _told(self, kind: str) -> Iterator[None]:
+        """A wait that was in vain says what came instead."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise AssertionError(f"no '{kind}' after {self.kinds()}") from error
+
+    async def _until(self, kind: str, timeout_s: float) -> Event:
         async with asyncio.timeout(timeout_s):
             while True:
                 while self._next < len(self.events):

@@ -14,6 +14,7 @@ from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import RequestRefused
 from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
+from duologue.engine.turn_model import OnAnswer, Question
 from duologue.sessions.server_events import ServerEvent
 
 TIMEOUT_S = 10.0
@@ -77,6 +78,21 @@ class LoudnessStream:
         self.closed = True
 
 
+class ScriptedTurnModel:
+    """Keeps the questions; the test answers them."""
+
+    def __init__(self) -> None:
+        self._asked: asyncio.Queue[Question] = asyncio.Queue()
+
+    def ask(self, pcm: bytes, sample_rate: int, on_answer: OnAnswer) -> Question:
+        question = Question(pcm, sample_rate, on_answer)
+        self._asked.put_nowait(question)
+        return question
+
+    async def asked(self) -> Question:
+        return await asyncio.wait_for(self._asked.get(), TIMEOUT_S)
+
+
 class ScriptedEngine:
     """Gives out scripted streams; ``opened`` hands them to the test in order."""
 
@@ -85,6 +101,7 @@ class ScriptedEngine:
         self.detectors: list[LoudnessStream] = []
         self.refuse = False
         self.voice_activity = self
+        self.turn_model = ScriptedTurnModel()
         self._opened: asyncio.Queue[ScriptedStream] = asyncio.Queue()
 
     def open(self, what: Any, sample_rate: int = 16_000) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
@@ -30,6 +30,7 @@ from duologue.sessions.config import Audio, AudioOutput, Limits, Names, Realtime
 from duologue.sessions.core import SessionContext
 from duologue.sessions.effects import (
     AbortRequest,
+    AskTurnModel,
     AudioSent,
     CloseSession,
     DropAudio,
@@ -49,6 +50,7 @@ from duologue.sessions.effects import (
     Send,
     StopPlaying,
     Tick,
+    TurnJudged,
     VoiceActivity,
 )
 from duologue.sessions.machine import ConversationMachine
@@ -57,6 +59,10 @@ from duologue.sessions.stored_prompts import PromptTemplate
 from duologue.sessions.updating import Bound
 
 RATE = 24_000
+LATE = -1.0
+"""What a judge says that has not made up its mind: the test gives the answer, or none."""
+Judge = Callable[[AskTurnModel], float | None]
+"""The turn model: a question to the probability that the turn is over."""
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
 F = TypeVar("F", bound=Effect)
@@ -94,6 +100,7 @@ class Driver:
         can_call_tools: bool = False,
         takes_images: bool = False,
         gives_logprobs: bool = False,
+        judge: Judge | None = None,
         prompts: dict[str, PromptTemplate] | None = None,
         make_suppressor: MakeSuppressor = no_suppressor,
         bound: Bound | None = None,
@@ -111,6 +118,7 @@ class Driver:
             prompts=prompts or {},
             make_suppressor=make_suppressor,
             mcp=mcp or McpPolicy(McpRules()),
+            judges_turns=judge is not None,
             media_clock=media_clock,
             may_speculate=lambda: speculate,
             prepares=prepares,
@@ -132,6 +140,9 @@ class Driver:
         self.requests: dict[str, EngineRequest] = {}
         self.aborted: list[str] = []
         self.closed: CloseSession | None = None
+        self._judge = judge
+        self.questions: list[AskTurnModel] = []
+        """What the turn model has been asked."""
         self._frame: bytearray = bytearray()
         self._stream = -1
         self.reports: deque[PlayoutReport] = deque()
@@ -292,12 +303,18 @@ class Driver:
                 case AbortRequest(request_id=request_id):
                     self.aborted.append(request_id)
                     self.requests.pop(request_id, None)
-                case FeedVoiceActivity():
-                    self._detect(effect)
-                case GoOn(rest=rest):
-                    self.do(rest)
                 case CloseSession():
                     self.closed = effect
+        for effect in effects:  # what the detector says comes after what has been said already
+            if isinstance(effect, FeedVoiceActivity):
+                self._detect(effect)
+            elif isinstance(effect, AskTurnModel):
+                self.questions.append(effect)
+                answer = self._judge(effect) if self._judge is not None else None
+                if answer != LATE:
+                    self.do(TurnJudged(effect.question, answer))
+            elif isinstance(effect, GoOn):
+                self.do(effect.rest)
 
     def _detect(self, effect: FeedVoiceActivity) -> None:
         if effect.stream != self._stream:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from missing import need_package
+from missing import need_libopus, need_package
 
 need_package("aiortc")
+need_libopus()
 
 from aiortc import (  # noqa: E402
     MediaStreamTrack,

@@ -86,14 +86,18 @@ session.addEventListener('sound', ({ detail: sound }) => {
 session.addEventListener('server', ({ detail }) => {
   turns.take(detail);
   transcript.take(detail);
-  if (detail.type === 'error' && !settings.expects(detail)) showProblem(new Problem('rejected', detail.error.message));
+  if (detail.type === 'error' && !settings.expects(detail) && !session.owed) showProblem(new Problem('rejected', detail.error.message));
 });
 session.addEventListener('client', ({ detail }) => turns.sent(detail));
 session.addEventListener('cut', ({ detail }) => detail?.length > 0 && turns.interrupted());
 session.addEventListener('restarted', () => transcript.note('Connected again, to a new conversation.'));
 session.addEventListener('settings', ({ detail }) => (byId('talk').hidden = detail.audio.input.turn_detection !== null));
 session.addEventListener('served', ({ detail: model }) => showServed(model));
-session.addEventListener('problem', ({ detail }) => showProblem(detail));
+session.addEventListener('problem', ({ detail }) => {
+  if (detail?.kind !== 'webrtc-missing') return showProblem(detail);
+  ACTIONS['Use WebSocket']();
+  return transcript.note('This server has no WebRTC; the conversation goes over a WebSocket.');
+});
 session.addEventListener('video', ({ detail: stream }) => {
   byId('remote').srcObject = stream;
   byId('remote').hidden = stream === null;
@@ -210,19 +214,24 @@ function showProblem(problem) {
 }
 
 function askForKey() {
+  byId('devices').open = true;
   byId('key-row').hidden = false;
   byId('key').focus();
 }
 
 byId('problem-close').addEventListener('click', () => showProblem(null));
 
+if (window.matchMedia('(max-width: 620px)').matches) byId('devices').open = false;
+
 // -- when the page opens ----------------------------------------------------------------------------------------------
 
-// A link may bring the key in its fragment, which is not sent to any server: "#key=...".
+// A link may bring the key in its fragment, which is not sent to any server: "#key=...". It lasts as long as the tab.
 const fragment = new URLSearchParams(location.hash.slice(1));
+byId('key').value = fragment.get('key') ?? sessionStorage.getItem('key') ?? '';
+byId('key-row').hidden = byId('key').value === '';
+byId('key').addEventListener('change', ({ target }) => sessionStorage.setItem('key', target.value));
 if (fragment.has('key')) {
-  byId('key').value = fragment.get('key');
-  byId('key-row').hidden = false;
+  sessionStorage.setItem('key', fragment.get('key'));
   history.replaceState(null, '', location.pathname + location.search);
 }
 if (!window.isSecureContext) showProblem(new Problem('insecure-origin'));

@@ -55,9 +55,10 @@ const KINDS = {
   refused: { title: 'The server refused the conversation', text: '' },
   'no-webrtc': {
     title: 'The WebRTC call did not come about',
-    text: 'The server may lack it (pip install "duologue[webrtc]"), or the network may be in the way.',
+    text: 'The network may be in the way.',
     action: 'Use WebSocket',
   },
+  'webrtc-missing': { title: 'The server has no WebRTC', text: '', action: 'Use WebSocket' },
   gone: { title: 'The conversation is over', text: '', action: 'Start a new one' },
   autoplay: { title: 'The browser holds the sound back', text: 'It waits for a sign from you.', action: 'Turn sound on' },
   lost: { title: 'The connection was lost', text: 'Trying to get it back.' },

@@ -7,6 +7,7 @@ import { Sound } from './sound.js';
 import { WebRtcLink } from './webrtc-link.js';
 import { WebSocketLink } from './websocket-link.js';
 
+const BUSY = 'conversation_already_has_active_response';
 const LINKS = { webrtc: WebRtcLink, websocket: WebSocketLink };
 
 /**
@@ -188,6 +189,12 @@ export class Session extends EventTarget {
       if (event.response.conversation_id !== null) this.responding = event.response.id;
     } else if (event.type === 'response.done') {
       if (this.responding === event.response.id) this.responding = null;
+      if (this.owed && event.response.conversation_id !== null) {
+        this.owed = false;
+        this.send({ type: 'response.create' });
+      }
+    } else if (event.type === 'error' && event.error.code === BUSY) {
+      this.owed = true; // somebody spoke at the same time: the answer comes after the one that is being made
     } else if (event.type === 'input_audio_buffer.speech_started') {
       const interrupts = this.settings.audio.input.turn_detection?.interrupt_response && this.link?.playing;
       if (interrupts && !this.link.serverCuts) this.cut();
@@ -232,7 +239,9 @@ export class Session extends EventTarget {
 
   move(state) {
     this.state = state;
-    if (state !== 'live' && state !== 'reconnecting') Object.assign(this, { responding: null, talking: false, blocked: false });
+    if (state !== 'live' && state !== 'reconnecting') {
+      Object.assign(this, { responding: null, owed: false, talking: false, blocked: false });
+    }
     this.tell('state', state);
   }
 

@@ -70,7 +70,7 @@ export class Timeline {
     this.grid(context, colours, x, now, width, height);
     this.voices(context, colours, x, now, lanes);
     this.bars(context, colours, x, width, lanes);
-    for (const turn of this.turns.all.slice(-30)) this.turn(context, colours, x, turn, lanes, height);
+    for (const turn of this.turns.all.slice(-30)) this.turn(context, colours, x, turn, lanes, width);
   }
 
   /** Before the first conversation. */
@@ -124,7 +124,7 @@ export class Timeline {
     }
   }
 
-  turn(context, colours, x, turn, lanes, height) {
+  turn(context, colours, x, turn, lanes, width) {
     const answer = total(turn);
     const middle = (lanes.input + lanes.output) / 2;
     if (answer !== undefined) {
@@ -134,9 +134,10 @@ export class Timeline {
       context.moveTo(x(turn.ended), lanes.input);
       context.bezierCurveTo(x(turn.ended), middle, x(turn.heard), middle, x(turn.heard), lanes.output);
       context.stroke();
-      context.textAlign = 'left';
       context.font = '600 12px system-ui, sans-serif';
-      context.fillText(`${Math.round(answer)} ms`, x(turn.heard) + 6, middle + 4);
+      const room = x(turn.heard) + 64 < width;
+      context.textAlign = room ? 'left' : 'right';
+      context.fillText(`${Math.round(answer)} ms`, x(turn.heard) + (room ? 6 : -10), room ? middle + 4 : lanes.output - 6);
     }
     if (turn.cut !== undefined) {
       context.strokeStyle = context.fillStyle = colours.cut;

@@ -26,7 +26,7 @@ const TOOLS = [
   },
   {
     name: 'roll_dice',
-    description: 'Roll a dice and return the number.',
+    description: 'Roll a die and return the number.',
     parameters: { type: 'object', properties: { sides: { type: 'integer', minimum: 2, description: '6 if not given.' } } },
     run: ({ sides = 6 }) => String(1 + Math.floor(Math.random() * sides)),
   },

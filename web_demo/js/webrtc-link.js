@@ -205,6 +205,6 @@ function refusal(status, body) {
   } catch {
     message = `It answered with status ${status}.`;
   }
-  const kinds = { 401: 'wrong-key', 404: 'gone', 501: 'no-webrtc', 503: 'no-room' };
+  const kinds = { 401: 'wrong-key', 404: 'gone', 501: 'webrtc-missing', 503: 'no-room' };
   return new Problem(kinds[status] ?? 'refused', message);
 }

@@ -35,6 +35,9 @@ from duologue.realtime.event_log import load_audio, load_entries
 
 RESULT_FILE = "result.json"
 LAG = "chunk handed to the transport - its due time, at least 0"
+LATE_P99_MS = 200.0
+LATE_MAX_MS = 1000.0
+"""What is sent later than this was not a conversation in real time; see section 1.7."""
 WordSource = Literal["server", "asr"]
 
 
@@ -152,6 +155,9 @@ def _make(folder: Path, stem: str, settings: ReplaySettings, words: WordSource) 
         write_json(folder / f"{stem}output.json", WordsFile.of(server_words(heard, duration), "server"))
         write_json(folder / f"{stem}input.json", WordsFile.of(user_words(heard, duration), "server"))
     verdict = check(heard.entries)
+    lag = metric(heard.replay.lags_ms, "ms", LAG)
+    if lag.max is not None and lag.p99 is not None and (lag.p99 > LATE_P99_MS or lag.max > LATE_MAX_MS):
+        verdict.warnings.append(f"the recording was sent late (p99 {lag.p99:.0f} ms, largest {lag.max:.0f} ms)")
     responses = heard.conversation.responses.values()
     player = heard.playback.player
     return Result(
@@ -163,7 +169,7 @@ def _make(folder: Path, stem: str, settings: ReplaySettings, words: WordSource) 
         responses_interrupted=sum(response.reason == "turn_detected" for response in responses),
         late_audio_ms=round(sum(player.late_samples.values()) / player.rate * 1000, 3),
         clipped_ms=round(heard.clipped_s(duration) * 1000, 3),
-        pacing_lag=metric(heard.replay.lags_ms, "ms", LAG),
+        pacing_lag=lag,
     )
 
 

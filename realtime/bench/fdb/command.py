@@ -79,6 +79,9 @@ def full_duplex(
     timelines: _Timelines = True,
     deploy_config: Annotated[Path | None, typer.Option(help="Deploy file of the server that is started.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files; default: results/fdb-<time>.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; failed replays are repeated.")
+    ] = False,
     json: _Json = False,
 ) -> None:
     """Replay recorded conversations in real time and score how well the server shares the floor."""
@@ -97,6 +100,7 @@ def full_duplex(
         deploy_config=deploy_config,
         reference=reference,
         words=words,
+        resume=resume,
         settings=ReplaySettings(
             turn_mode=turn_mode,
             silence_ms=silence_ms,
@@ -112,8 +116,8 @@ def full_duplex(
             timeout_s=timeout_s,
         ),
     )
-    if options.out.exists() and any(options.out.iterdir()):
-        raise fail(f"{options.out} is not empty; choose another folder with --out")
+    if not resume and options.out.exists() and any(options.out.iterdir()):
+        raise fail(f"{options.out} is not empty; choose another folder with --out, or go on with --resume")
     draws = timelines and _can_draw()
     with _failures(), _progress() as progress:
         sounds, asked = load_sounds(), _judge(judge, judge_url, judge_model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -47,7 +47,8 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    timestamp: list[float]
+    timestamp: Annotated[list[float], msgspec.Meta(min_length=1)]
+    """The end of the user's turn, and what upstream keeps behind it."""
 
 
 class Interrupt(msgspec.Struct, frozen=True):
@@ -222,7 +223,7 @@ def load_annotation(folder: Path, task: Task) -> Annotation:
 
 def _first(path: Path, kind: type[T]) -> T:
     rows = read_json(path, list[kind])  # type: ignore[valid-type]
-    if not rows or (isinstance(rows[0], TurnEnd) and not rows[0].timestamp):
+    if not rows:
         raise AnnotationError(f"{path.name}: an entry with a timestamp expected")
     return rows[0]
 

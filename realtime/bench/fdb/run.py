@@ -15,11 +15,12 @@ from duologue.codecs.wav import WavError, write_wav
 from duologue.realtime.bench.clock import SAMPLE_RATE, Clock, MonotonicClock
 from duologue.realtime.bench.fdb.artifacts import WordSource, log_folder, make, read_input, write_json
 from duologue.realtime.bench.fdb.dataset import COPIED, REFERENCE_FILE, TURNS_FILE, Sample, SampleSet, Task, load_sets
+from duologue.realtime.bench.fdb.ledger import check
 from duologue.realtime.bench.fdb.runner import Replay, ReplaySettings
 from duologue.realtime.bench.server_process import own_server
 from duologue.realtime.bench.voice_run import machine
 from duologue.realtime.client import ClientError, RealtimeClient
-from duologue.realtime.event_log import EventLog
+from duologue.realtime.event_log import AUDIO_FILE, EventLog, load_entries
 
 RUN_FILE: Final = "run.json"
 SENT_FILE: Final = "sent.wav"
@@ -43,6 +44,8 @@ class FdbOptions(msgspec.Struct, frozen=True):
     deploy_config: Path | None = None
     reference: Path | None = None
     words: WordSource = "server"
+    resume: bool = False
+    """Go on with the run in ``out``: what was replayed well is kept."""
     settings: ReplaySettings = ReplaySettings()
 
 
@@ -106,11 +109,19 @@ async def run_fdb(
             server = await stack.enter_async_context(own_server(options.deploy_config, options.out / "server.log"))
             url = server.url
         info = _run_info(options, url, sets)
+        if options.resume:
+            _check_same_run(read_run(options.out), info)
         write_json(options.out / RUN_FILE, info)
         for item in sets:
             await asyncio.to_thread(_copy_annotations, item, options)
         on_phase(f"{options.concurrency} at once, {url}")
-        await _replay_all(options, url, jobs, on_done, clock or MonotonicClock())
+        waiting = []
+        for job in jobs:
+            if options.resume and await asyncio.to_thread(_replayed_well, job):
+                on_done(job)
+            else:
+                waiting.append(job)
+        await _replay_all(options, url, waiting, on_done, clock or MonotonicClock())
     on_phase("writing outputs")
     await asyncio.to_thread(write_outputs, options.out, info)
     return info
@@ -126,6 +137,25 @@ def write_outputs(run: Path, info: RunInfo) -> None:
 def read_run(run: Path) -> RunInfo:
     """Raises ``OSError`` or ``msgspec.DecodeError`` if it is not a run's folder."""
     return msgspec.json.decode((run / RUN_FILE).read_bytes(), type=RunInfo)
+
+
+def _check_same_run(before: RunInfo, now: RunInfo) -> None:
+    """Raises ``ValueError`` if the conditions of a run that is resumed are not those it was begun with."""
+
+    def conditions(info: RunInfo) -> RunInfo:
+        url = "" if info.own_server else info.url  # a server of our own gets another port
+        return msgspec.structs.replace(info, url=url, concurrency=0, machine={})
+
+    a, b = conditions(before), conditions(now)
+    for field in RunInfo.__struct_fields__:
+        if getattr(a, field) != getattr(b, field):
+            raise ValueError(f"the run cannot be resumed: {field} is not what it was")
+
+
+def _replayed_well(job: Job) -> bool:
+    folder = log_folder(job.folder, job.stem)
+    # The sound is written after the events.
+    return (folder / AUDIO_FILE).is_file() and not check(load_entries(folder)).failures
 
 
 def chosen(item: SampleSet, num: int | None) -> list[Sample]:
@@ -195,6 +225,7 @@ async def _replay(options: FdbOptions, url: str, job: Job, clock: Clock) -> None
     log = EventLog()
     name = f"{job.stem}input.wav"
     replay: Replay | None = None
+    over = False
     try:
         await asyncio.to_thread(shutil.copyfile, job.sample.folder / name, job.folder / name)
         samples = await asyncio.to_thread(read_input, job.folder / name)
@@ -204,9 +235,13 @@ async def _replay(options: FdbOptions, url: str, job: Job, clock: Clock) -> None
         async with client:
             replay = Replay(client, samples, clock, options.settings, job.sample.annotation.echo)
             await replay.run()
+        over = True
     except (ClientError, WavError) as error:
         log.note({"type": "connection.lost", "message": str(error)}, clock.now())
+        over = True
     finally:
+        if not over:
+            log.note({"type": "connection.lost", "message": "the run was ended"}, clock.now())
         await asyncio.to_thread(log.save, log_folder(job.folder, job.stem))
         if replay is not None and replay.recording.sent:
             await asyncio.to_thread(write_wav, job.folder / SENT_FILE, bytes(replay.recording.sent), SAMPLE_RATE)

@@ -92,17 +92,16 @@ class Recording:
     An audio source (:class:`~duologue.realtime.bench.clock.AudioSource`) at 24 kHz.
     """
 
-    def __init__(self, samples: NDArray[np.float32], room: Room | None = None) -> None:
+    def __init__(self, samples: NDArray[np.float32], tail: int = 0, room: Room | None = None) -> None:
         self.position = 0
         self.sent = bytearray()
         """PCM16 of what was sent, as far as the recording goes; kept only with a room."""
+        self.over = asyncio.Event()
+        """Set once the recording and ``tail`` samples of silence have been taken."""
         self._samples = samples
+        self._end = len(samples) + tail
         self._room = room
         self._closed = False
-
-    @property
-    def over(self) -> bool:
-        return self.position >= len(self._samples)
 
     def close(self) -> None:
         """End the source at the next chunk."""
@@ -120,6 +119,8 @@ class Recording:
         pcm = float_to_pcm16(chunk)
         if self._room is not None:
             self.sent += pcm[: len(piece) * SAMPLE_BYTES]
+        if self.position >= self._end:
+            self.over.set()
         return pcm
 
 
@@ -163,7 +164,9 @@ class Replay:
         self._playback = ClientPlayback(settings.client_policy, player)
         self._sound = ReceivedSound() if echo else None
         self._room = Room(echo, player, self._sound) if echo and self._sound else None
-        self.recording = Recording(samples, self._room)
+        self._detects = settings.turn_mode != "none"
+        tail = round(settings.tail_s * SAMPLE_RATE) if self._detects else 0
+        self.recording = Recording(samples, tail, self._room)
         self._seconds = len(samples) / SAMPLE_RATE
         self._sender = PacedSender(
             client.append, clock, chunk_ms=settings.chunk_ms, pacing=settings.pacing, on_start=self._begin
@@ -213,12 +216,15 @@ class Replay:
 
     async def _until_rest(self) -> None:
         """Wait for the end of the recording, then until the server has nothing more to say or to hear."""
-        detects = self._settings.turn_mode != "none"
-        end = self._clock.now() + self._seconds
-        await self._clock.sleep_until(end + (self._settings.tail_s if detects else 0.0))
-        if not detects:
+        try:
+            async with asyncio.timeout(self._seconds + self._settings.timeout_s):
+                await self.recording.over.wait()
+        except TimeoutError:
+            self._client.log.note({"type": "timeout", "message": "the recording could not be sent"}, self._clock.now())
+            return
+        if not self._detects:
             await self._client.send(InputAudioCommit())
-        quiet_s = self._settings.settle_s if detects else UNDECIDED_S
+        quiet_s = self._settings.settle_s if self._detects else UNDECIDED_S
         rests_from = self._clock.now()
         deadline = rests_from + self._settings.timeout_s
         while (now := self._clock.now()) < deadline:

@@ -75,8 +75,8 @@ async def test_FC_156_five_percent_of_loss_are_concealed_without_a_click() -> No
         assert call.incoming.stats.lost > 3
         # A gap that is left or cut out of this tone is a step of up to 16,000.
         assert steepest(lossy) < 4 * steepest(clean)
-        # As long as it was: what is lost takes up its time.
-        assert np.abs(lossy).mean() > 0.9 * np.abs(clean).mean()
+        # Most of it is there: a hole is filled with what it is taken for.
+        assert np.abs(lossy).mean() > 0.7 * np.abs(clean).mean()
 
 
 async def test_jitter_and_repeats_are_put_right() -> None:

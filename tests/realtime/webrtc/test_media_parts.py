@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from missing import need_libopus
 
 from duologue.codecs.opus import OpusDecoder, OpusEncoder
 from duologue.codecs.pcm import PCM16
@@ -20,6 +21,8 @@ from duologue.realtime.webrtc.jitter import FRAME_TICKS, Lost, Received, Silence
 from duologue.realtime.webrtc.media_clock import FRAME_S, PHASES, MediaClock
 from duologue.realtime.webrtc.reception import Reception
 from duologue.realtime.webrtc.stream_decoder import StreamDecoder, packet_ticks
+
+need_libopus()
 
 FRAME = 480
 

@@ -1,0 +1,86 @@
+"""The page's WebRTC calls, against a server in this process whose model follows a script."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from playwright.async_api import expect
+from scripted_server import KEY, ScriptedServer
+
+from .conftest import OpenPage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def page_of(server: ScriptedServer) -> str:
+    return f"http://{server.address}/#key={KEY}"
+
+
+async def test_fc_158_the_answer_of_a_call_is_played_by_an_element_and_metered(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.start("webrtc")
+        await demo.mute(True)
+        await demo.say("Good evening")
+        assert await demo.said("bot") == "You said: Good evening"
+        await demo.until_event("output_audio_buffer.started")
+        # Chromium gives a remote stream's samples away only while an element plays it: the meter proves both.
+        await demo.page.wait_for_function("() => demo.turns.lastOutput > 0")
+        element = demo.page.locator("#voice")
+        assert await element.evaluate("voice => !voice.paused && !voice.muted && voice.srcObject !== null")
+        assert await demo.events("response.output_audio.delta") == []
+
+
+async def test_fc_154_a_camera_in_a_call_is_sent_or_refused_in_words(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.start("webrtc")
+        await demo.page.click("#camera")
+        await demo.page.wait_for_function("() => document.getElementById('preview').videoWidth > 0")
+        takes_video = "() => Boolean(demo.session.link.pictures.currentDirection?.includes('send'))"
+        if not await demo.page.evaluate(takes_video):
+            await demo.until_problem("no-picture")
+        assert await demo.page.evaluate("() => demo.session.link.peer.signalingState") == "stable"
+        await demo.mute(True)
+        await demo.say("Good evening")  # the call is whole
+        assert await demo.said("bot") == "You said: Good evening"
+
+
+async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.start("webrtc")
+        await demo.mute(True)
+        await demo.say("one")
+        assert await demo.said("bot") == "You said: one"
+        await demo.until_event("output_audio_buffer.stopped")
+        call = "() => demo.session.link.call.id"
+        before = await demo.page.evaluate(call)
+        await demo.page.evaluate("() => { window.before = demo.session.link.peer; }")
+        await demo.page.evaluate("() => window.dispatchEvent(new Event('online'))")
+        await demo.page.wait_for_function(
+            "() => demo.session.link.peer !== window.before && demo.session.state === 'live'", timeout=60_000
+        )
+        assert await demo.page.evaluate(call) == before
+        await demo.say("two")
+        assert await demo.said("bot", 1) == "You said: two"
+        await demo.until_event("output_audio_buffer.started", 2)
+        assert [text for role, text in scripted.asked() if role == "user"] == ["one", "two"]
+
+
+async def test_a_server_without_webrtc_is_spoken_to_over_a_websocket(
+    scripted: ScriptedServer, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duologue.realtime.webrtc.desk", None)  # as where aiortc is not installed
+    async with open_page(page_of(scripted), complaints=True) as demo:
+        await demo.page.click("#start")
+        await demo.until_state("Connected")
+        await expect(demo.page.locator("#transcript .note")).to_contain_text("no WebRTC")
+        await expect(demo.page.locator("input[value=websocket]")).to_be_checked()
+        await demo.mute(True)
+        await demo.say("Good evening")
+        assert await demo.said("bot") == "You said: Good evening"

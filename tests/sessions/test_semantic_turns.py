@@ -1,0 +1,263 @@
+"""semantic_vad: a model says when the turn is over; silence decides where it says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from session_driver import LATE, RATE, Driver, silence, speech
+
+from duologue.engine.requests import Converse, Transcribe
+from duologue.sessions import client_events as client
+from duologue.sessions import server_events as events
+from duologue.sessions.config import Limits
+from duologue.sessions.effects import AskTurnModel, TurnJudged
+from duologue.sessions.listening import ANSWER_WITHIN_S
+from duologue.sessions.turns.semantic import ASK_MS, FINISHED, LONGEST_WAIT_MS, SemanticSettings
+from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS
+
+FRAME_MS = 32
+FIRST_ASK_MS = 224
+"""200 ms of silence, at the end of the frame that completes them."""
+
+
+def semantic(judge: Callable[[AskTurnModel], float | None], eagerness: str = "auto", **options: object) -> Driver:
+    detection = {"type": "semantic_vad", "eagerness": eagerness}
+    return Driver({"audio": {"input": {"turn_detection": detection}}}, judge=judge, **options)  # type: ignore[arg-type]
+
+
+def silence_heard(question: AskTurnModel) -> int:
+    """Milliseconds of silence at the end of what the model hears."""
+    samples = len(question.pcm) // 2
+    loud = len(question.pcm.rstrip(b"\x00")) // 2
+    return round((samples - loud) * 1000 / question.sample_rate)
+
+
+def test_a_turn_that_sounds_finished_ends_at_the_first_question() -> None:
+    driver = semantic(lambda question: 0.99)
+    driver.say(silence(640), speech(640), silence(800))
+    (stopped,) = driver.all(events.SpeechStopped)
+    assert stopped.audio_end_ms == 1280 + FIRST_ASK_MS
+    (question,) = driver.questions
+    assert silence_heard(question) == FIRST_ASK_MS
+    assert question.sample_rate == RATE
+
+
+@pytest.mark.parametrize("eagerness", ["low", "medium", "auto", "high"])
+def test_a_turn_that_sounds_unfinished_ends_after_the_longest_wait(eagerness: str) -> None:
+    driver = semantic(lambda question: 0.0, eagerness)
+    longest = {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}[eagerness]
+    driver.say(speech(640), silence(longest - 100))
+    assert not driver.all(events.SpeechStopped)
+    driver.say(silence(200))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + longest
+
+
+def test_the_longest_waits_are_those_of_the_protocol() -> None:
+    assert LONGEST_WAIT_MS == {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}
+    assert FINISHED["low"] > FINISHED["medium"] == FINISHED["auto"] > FINISHED["high"]
+
+
+def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
+    driver = semantic(lambda question: 0.0)
+    driver.say(speech(640), silence(1000))
+    heard = [silence_heard(question) for question in driver.questions]
+    expected = [-(-ask // FRAME_MS) * FRAME_MS for ask in ASK_MS if ask <= 1000 - FRAME_MS]
+    assert heard == expected
+
+
+def test_a_doubtful_turn_ends_in_between() -> None:
+    driver = semantic(lambda question: 0.5)
+    driver.say(speech(640), silence(4500))
+    waited = driver.last(events.SpeechStopped).audio_end_ms - 640
+    settings = SemanticSettings()
+    assert settings.threshold(waited) <= 0.5 < settings.threshold(waited - 1000)
+    assert FIRST_ASK_MS < waited < LONGEST_WAIT_MS["auto"]
+
+
+def test_the_thresholds_fall_from_the_sessions_to_nothing() -> None:
+    settings = SemanticSettings(finished=0.8, longest_wait_ms=2000)
+    levels = [settings.threshold(ask) for ask in (*ASK_MS, 2000)]
+    assert levels == sorted(levels, reverse=True)
+    assert (levels[0], levels[-1]) == (0.8, 0.0)
+
+
+def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
+    answers = iter([0.02, 0.03, 0.9, 0.02, 0.02])
+    driver = semantic(lambda question: next(answers))
+    driver.say(speech(640), silence(1100))
+    assert len(driver.questions) == 5
+    assert not driver.all(events.SpeechStopped)
+
+
+def test_who_goes_on_is_asked_about_afresh() -> None:
+    answers = iter([0.1, 0.1, 0.99])
+    driver = semantic(lambda question: next(answers))
+    driver.say(speech(640), silence(512), speech(320), silence(800))
+    assert [silence_heard(question) for question in driver.questions] == [FIRST_ASK_MS, 416, FIRST_ASK_MS]
+    assert len(driver.all(events.SpeechStarted)) == len(driver.all(events.SpeechStopped)) == 1
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 512 + 320 + FIRST_ASK_MS
+
+
+@pytest.mark.parametrize("eagerness", ["low", "auto", "high"])
+def test_silence_decides_where_the_model_fails(eagerness: str) -> None:
+    driver = semantic(lambda question: None, eagerness)
+    driver.say(speech(640), silence(2000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS[eagerness]
+    assert len(driver.questions) == 1, "it is not asked again in this pause"
+
+
+def test_silence_decides_where_the_answer_comes_too_late() -> None:
+    driver = semantic(lambda question: LATE)
+    driver.say(speech(640), silence(640))
+    assert not driver.all(events.SpeechStopped)
+    driver.wait(ANSWER_WITHIN_S)
+    driver.say(silence(320))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["auto"]
+    before = len(driver.sent)
+    driver.do(TurnJudged(driver.questions[0].question, 0.99))
+    assert len(driver.sent) == before
+
+
+def test_the_next_pause_is_judged_again_after_a_failure() -> None:
+    answers = iter([None, 0.99])
+    driver = semantic(lambda question: next(answers))
+    driver.say(speech(640), silence(416), speech(320), silence(800))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 416 + 320 + FIRST_ASK_MS
+
+
+def test_what_comes_while_the_model_thinks_waits_for_its_answer() -> None:
+    """A decision is about the audio up to the question, whenever the answer comes."""
+    driver = semantic(lambda question: LATE)
+    driver.say(speech(640), silence(320), speech(320))
+    driver.do(TurnJudged(driver.questions[0].question, 0.99))
+    (stopped,) = driver.all(events.SpeechStopped)
+    assert stopped.audio_end_ms == 640 + FIRST_ASK_MS
+    assert [event.audio_start_ms for event in driver.all(events.SpeechStarted)] == [0, 640 + FIRST_ASK_MS]
+
+
+def test_what_was_prepared_in_secret_is_released_when_the_model_says_so() -> None:
+    driver = semantic(lambda question: LATE, speculate=True)
+    driver.say(speech(640), silence(FIRST_ASK_MS + FRAME_MS))
+    driver.transcribe("What time is it?")
+    request_id = driver.pending(Converse)[0]
+    driver.write("It is")
+    assert not driver.all(events.ResponseCreated)
+    driver.do(TurnJudged(driver.questions[0].question, 0.99))
+    assert driver.all(events.ResponseCreated)
+    assert request_id in driver.requests, "the very request that was begun in the pause"
+
+
+def test_a_commit_by_hand_settles_an_open_question() -> None:
+    driver = semantic(lambda question: LATE)
+    driver.say(speech(640), silence(320))
+    driver.do(client.InputAudioCommit())
+    before = driver.kinds()
+    driver.do(TurnJudged(driver.questions[0].question, 0.99))
+    assert driver.kinds() == before
+    assert before.count("input_audio_buffer.speech_stopped") == before.count("input_audio_buffer.committed") == 1
+    driver.say(silence(640), speech(640), silence(320))
+    assert len(driver.questions) == 2, "the next turn is heard"
+    assert driver.last(events.SpeechStarted).audio_start_ms == 960 + 640 - 300
+
+
+@pytest.mark.parametrize(
+    "detection",
+    [{"type": "server_vad"}, {"type": "semantic_vad", "eagerness": "high"}, None],
+    ids=["server_vad", "high", "none"],
+)
+def test_the_settings_may_change_while_the_model_thinks(detection: dict[str, str] | None) -> None:
+    driver = semantic(lambda question: LATE)
+    driver.say(speech(640), silence(320))
+    driver.update({"audio": {"input": {"turn_detection": detection}}})
+    driver.do(TurnJudged(driver.questions[0].question, 0.1))
+    driver.say(silence(2500))
+    if len(driver.questions) > 1:
+        driver.wait(ANSWER_WITHIN_S)
+    driver.say(silence(320))
+    if detection is None:
+        assert not driver.all(events.SpeechStopped)
+        driver.do(client.InputAudioCommit())
+    assert len(driver.all(events.InputAudioCommitted)) == 1
+
+
+def test_another_eagerness_in_a_pause_keeps_what_the_model_has_said() -> None:
+    answers = iter([0.02, 0.02, 0.9])
+    driver = semantic(lambda question: next(answers), "low")
+    driver.say(speech(640), silence(480))
+    driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}}})
+    driver.say(silence(200))
+    assert len(driver.questions) == 3
+    assert not driver.all(events.SpeechStopped)
+
+
+def test_a_change_of_format_while_the_model_thinks_does_not_lose_the_turn() -> None:
+    driver = semantic(lambda question: LATE)
+    driver.say(speech(640), silence(320))
+    driver.update({"audio": {"input": {"format": {"type": "audio/pcmu"}}}})
+    for _ in range(60):
+        driver.now += 0.1
+        driver.do(client.InputAudioAppend(audio=b"\xff" * 800))
+        driver.wait(0)
+    assert len(driver.all(events.SpeechStopped)) == 1
+
+
+def test_a_turn_without_end_is_cut_under_semantic_vad_too() -> None:
+    driver = semantic(lambda question: 0.0, limits=Limits(max_turn_s=2.0))
+    driver.say(speech(1800), silence(640), speech(640))
+    assert driver.all(events.SpeechStopped)[0].audio_end_ms == 2000
+    assert driver.all(events.SpeechStarted)[1].audio_start_ms == 2000
+
+
+def test_without_a_model_it_waits_longer_the_less_eager() -> None:
+    detection = {"type": "semantic_vad", "eagerness": "low"}
+    driver = Driver({"audio": {"input": {"turn_detection": detection}}})
+    driver.say(speech(640), silence(2000))
+    assert not driver.questions
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["low"]
+
+
+# -- any chunking ------------------------------------------------------------------------------------------------------
+
+_AUDIO = silence(300) + speech(500) + silence(700) + speech(300) + silence(450) + speech(700) + silence(4500)
+
+
+def judged_by_length(question: AskTurnModel) -> float:
+    """Some answer that depends on nothing but what the model hears."""
+    return len(question.pcm) // 2 % 97 / 97
+
+
+def turns(driver: Driver) -> list[object]:
+    positions: list[object] = [
+        (type(event).__name__, getattr(event, "audio_start_ms", None), getattr(event, "audio_end_ms", None))
+        for event in driver.sent
+        if isinstance(event, events.SpeechStarted | events.SpeechStopped)
+    ]
+    heard = [question.pcm for question in driver.questions]
+    audio = [r.payload.audio for r in driver.requests.values() if isinstance(r.payload, Transcribe)]
+    return [*positions, *heard, *audio]
+
+
+@given(sizes=st.lists(st.integers(1, 20_001), min_size=1, max_size=40), slow=st.booleans())
+def test_o6_fc_041_any_chunking_and_any_speed_of_the_model_give_the_same_turns(sizes: list[int], slow: bool) -> None:
+    whole = semantic(judged_by_length)
+    whole.do(client.InputAudioAppend(audio=_AUDIO))
+    pieces = semantic((lambda question: LATE) if slow else judged_by_length)
+    position, turn, answered = 0, 0, 0
+    while position < len(_AUDIO):
+        size = sizes[turn % len(sizes)]
+        pieces.do(client.InputAudioAppend(audio=_AUDIO[position : position + size]))
+        position, turn = position + size, turn + 1
+        if slow and turn % 3 == 0:
+            while answered < len(pieces.questions):
+                question = pieces.questions[answered]
+                answered += 1
+                pieces.do(TurnJudged(question.question, judged_by_length(question)))
+    while slow and answered < len(pieces.questions):
+        question = pieces.questions[answered]
+        answered += 1
+        pieces.do(TurnJudged(question.question, judged_by_length(question)))
+    assert turns(whole) == turns(pieces)
+    assert len(whole.all(events.SpeechStopped)) >= 2
