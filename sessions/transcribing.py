@@ -218,7 +218,7 @@ class Transcribing:
 
     def aside(self, utterance: Utterance) -> str:
         """Ask for the words of sound that is no turn; what comes of it is the caller's."""
-        return self._core.open_request(self._payload(utterance, Spoken(), "final"))
+        return self._core.open_request(self.payload(utterance, Spoken(), "final"))
 
     def adopt(self, request_id: str, transcription: Transcription) -> None:
         """Take over a request that is already open; the words that stand can be seen now."""
