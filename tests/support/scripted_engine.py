@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.engine import RequestRefused
+from duologue.engine.metering import Work
 from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
 from duologue.engine.turn_model import OnAnswer, Question
 from duologue.sessions.server_events import ServerEvent
@@ -102,6 +103,7 @@ class ScriptedEngine:
         self.refuse = False
         self.voice_activity = self
         self.turn_model = ScriptedTurnModel()
+        self.work = Work()
         self._opened: asyncio.Queue[ScriptedStream] = asyncio.Queue()
 
     def open(self, what: Any, sample_rate: int = 16_000) -> Any:
