@@ -161,7 +161,7 @@ class InlineReplica:
         return len(self._lanes), len(self.ready) + len(self._handed_out)
 
     def outranked(self, lane: Lane) -> bool:
-        """Whether a more urgent lane waits for the slot of one that computes."""
+        """Whether a more urgent lane waits for the slot of one that computes, and not for that of a less urgent one."""
         if not (self.ready or self._resuming):
             return False
         now = time.monotonic()
@@ -169,7 +169,9 @@ class InlineReplica:
             if self._computing < self._at_once:
                 return False
             rank = lane.urgency.rank(now)
-            return any(other.urgency.rank(now) < rank for other in self._waiting())
+            wanted = sum(other.urgency.rank(now) < rank for other in self._waiting())
+            others = sum(other.has_slot and other.urgency.rank(now) > rank for other in self._lanes.values())
+            return wanted > others
 
     async def close(self) -> bool:
         """Abort everything, join the workers, close the stage. False: a worker was left behind in its stage."""

@@ -109,6 +109,36 @@ async def test_a_long_piece_gives_way_to_who_waits_and_goes_on_before_what_may_w
     assert order == ["ahead", "now", "soon", "ahead", "prepared"]
 
 
+async def test_only_the_least_urgent_of_those_that_compute_gives_way(kit: Any, replica_of: Any) -> None:
+    gates = {name: kit.Gate() for name in ("soon", "later")}
+    inside = {name: kit.Signal() for name in gates}
+    outranked: dict[str, bool] = {}
+
+    def process(piece: Any, context: Any) -> None:
+        name = context.request.request_id
+        if name in gates:
+            inside[name].set()
+            gates[name].wait()
+            outranked[name] = context.outranked
+
+    stage = kit.Scripted(process)
+    stage.concurrency = 2
+    replica = await replica_of(stage, 4)
+    for name, in_s in (("soon", 5.0), ("later", 60.0)):
+        replica.open(due(name, in_s))
+        replica.push(name, 0)
+        await inside[name].wait()
+    replica.open(request("now"))
+    replica.push("now", 0)
+    async with asyncio.timeout(20):
+        while not any(lane.computes for lane in replica.ready):  # noqa: ASYNC110 - until it has been started
+            await asyncio.sleep(0)
+    gates["soon"].open()
+    await reports_until(Consumed, replica)
+    assert outranked == {"soon": False}
+    gates["later"].open()
+
+
 async def test_the_end_comes_with_the_last_piece_and_not_after_everybody_elses(kit: Any, replica_of: Any) -> None:
     gate, inside = kit.Gate(), kit.Signal()
 

@@ -55,9 +55,10 @@ class LlamaCppLanguageModel(Stage):
     Each session has a slot of its own while there are enough, in which what the model has read stays cached.
     After an abort no more than the token in hand, or the slice of 64 tokens of the prompt, is computed.
 
-    On a CPU a token of two answers costs as much as two tokens of one, so answers are written one after the other
-    (:attr:`concurrency`), the most urgent first. One that is outranked stops at its token, or slice, and is taken up
-    where it stopped, from the slot's cache: so an answer that is far ahead of its listener costs others nothing.
+    On a CPU a token for each of four answers costs about as much as four tokens of one, on all cores instead of one:
+    two answers for each core are written at the same time (:attr:`concurrency`), the most urgent ones. One that is
+    outranked stops at its token, or slice, and is taken up where it stopped, from the slot's cache: so an answer that
+    is far ahead of its listener costs others nothing.
     A conversation of any length is answered: see :func:`duologue.engine.text.context.fit`.
     """
 
@@ -79,7 +80,7 @@ class LlamaCppLanguageModel(Stage):
         keeps a call to the tool's schema by a grammar made from it; without, calls are told in words.
         ``chat_template``: path of a Jinja file that takes the place of the model's own. ``mmproj``: path of the
         projector with which the model sees pictures. ``gpu_layers``: how many layers an accelerator takes (None: as
-        llama.cpp likes). ``at_once``: answers that are written at the same time (None: one for each two cores; with
+        llama.cpp likes). ``at_once``: answers that are written at the same time (None: two for each core; with
         ``gpu_layers`` all). Raises ``ValueError`` for an unknown sampling value.
         """
         self._name = model
@@ -93,7 +94,7 @@ class LlamaCppLanguageModel(Stage):
         cores = min(8, os.cpu_count() or 1)
         self._threads = threads or max(1, cores // 2)
         self._prompt_threads = prompt_threads or max(self._threads, cores)
-        self.concurrency = at_once or (max_num_seqs if gpu_layers else max(1, (os.cpu_count() or 1) // 2))
+        self.concurrency = at_once or (max_num_seqs if gpu_layers else 2 * (os.cpu_count() or 1))
         try:
             self._sampling = msgspec.convert(dict(sampling or {}), Sampling)
         except msgspec.ValidationError as error:
