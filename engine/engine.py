@@ -355,7 +355,7 @@ class Engine:
             except ImportError as error:
                 where = f"pipeline '{self.pipeline.name}', stage '{config.name}'"
                 raise DeployError(f"{where}: the processor of its output cannot be imported: {error}") from error
-        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))
+        able = dataclasses.replace(self.pipeline.capabilities, **dict.fromkeys(added, True))  # type: ignore[arg-type]
         self.pipeline = dataclasses.replace(self.pipeline, capabilities=able)
 
     def _place(self) -> None:

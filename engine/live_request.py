@@ -251,16 +251,16 @@ class LiveRequest:
                 self._trace_first(node, message.at, now, message.to)  # before the taker can have it
             tx_s = now - message.at if node.clock == HOST_CLOCK else None
             size = piece_bytes(piece)
-            to_client = node.client_hop is not None and message.to != "next"
-            if type(piece) is Parcel and to_client:
+            client_hop = None if message.to == "next" else node.client_hop
+            if type(piece) is Parcel and client_hop is not None:
                 piece = piece.open()  # the client is in this process
             if message.to != "client" and type(piece) is not ToolCallDelta:
                 for edge in node.outgoing:
                     shared = type(piece) is Parcel and edge is not node.outgoing[-1]
                     edge.hop.sent(size, tx_s)
                     self._hand_over(edge, piece.link() if shared else piece, now)
-            if to_client and isinstance(piece, OUTPUT_DELTAS):
-                node.client_hop.sent(size, tx_s)
+            if client_hop is not None and isinstance(piece, OUTPUT_DELTAS):
+                client_hop.sent(size, tx_s)
                 self._meter.to_client(piece, node.label, now)
                 self.stream.put(piece, node.to_client)
                 node.held += self.stream.full

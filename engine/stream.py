@@ -280,4 +280,5 @@ class _Merged:
         if self.kind is TextDelta:
             return TextDelta(text=text)
         logprobs = tuple(logprob for part in self._parts for logprob in part.logprobs)
-        return msgspec.structs.replace(self._parts[-1], text=text, logprobs=logprobs)
+        joined: TranscriptDelta = msgspec.structs.replace(self._parts[-1], text=text, logprobs=logprobs)
+        return joined

@@ -26,8 +26,8 @@ class Overrides(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """The options that were used, for messages; empty if none was."""
-        chunk = {True: "--async-chunk", False: "--no-async-chunk"}.get(self.async_chunk)
-        speculation = {True: "--speculation on", False: "--speculation off"}.get(self.speculate)
+        chunk = {None: None, True: "--async-chunk", False: "--no-async-chunk"}[self.async_chunk]
+        speculation = {None: None, True: "--speculation on", False: "--speculation off"}[self.speculate]
         used = [f"model '{self.model}'" if self.model else None, chunk, speculation, OPTION if self.stages else None]
         return ", ".join(filter(None, used))
 
