@@ -65,7 +65,7 @@ async def take(browser: Browser, url: str, name: str, options: dict[str, object]
         await demo.page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
         picture = Image.open(io.BytesIO(await demo.page.screenshot()))
     path = HERE / f"{name}.png"
-    picture.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.convert("RGB").save(path, optimize=True)
     print(f"{path.name}: {picture.width} x {picture.height}, {path.stat().st_size // 1024} KiB")
 
 

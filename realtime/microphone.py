@@ -108,9 +108,15 @@ class Conversing:
 
 
 async def talk_by_microphone(
-    url: str, settings: CallerSettings, *, model: str | None, api_key: str | None, say: Callable[[str], None]
+    url: str,
+    settings: CallerSettings,
+    *,
+    model: str | None,
+    api_key: str | None,
+    say: Callable[[str], None],
+    cancel_echo: bool = False,
 ) -> None:
-    """Talk until cancelled or until the server hangs up.
+    """Talk until cancelled or until the server hangs up. ``cancel_echo``: ask the server to, as ours can.
 
     Raises :class:`SoundUnavailable` or :class:`~duologue.realtime.client.ClientError`.
     """
@@ -137,14 +143,18 @@ async def talk_by_microphone(
     form = {"samplerate": SAMPLE_RATE, "channels": 1, "dtype": "int16", "blocksize": BLOCK}
     client = await RealtimeClient.connect(url, model=model, api_key=api_key)
     async with client:
-        await client.configure(settings.session())
+        session = settings.session()
+        if cancel_echo:
+            session["audio"]["input"]["echo_cancellation"] = {}
+        await client.configure(session)
         conversing = Conversing(client, speaker, say)
         try:
             streams = (sound.RawInputStream(callback=recorded, **form), sound.RawOutputStream(callback=wanted, **form))
         except sound.PortAudioError as error:
             raise SoundUnavailable(f"the sound device cannot be used: {error}") from error
         with streams[0], streams[1]:
-            say("Listening. Use headphones, or the answer will interrupt itself. Ctrl-C ends.")
+            advice = "" if cancel_echo else " Use headphones or --cancel-echo, or the answer will interrupt itself."
+            say(f"Listening.{advice} Ctrl-C ends.")
             sending = asyncio.create_task(send(client), name="microphone")
             try:
                 async for received in client:

@@ -31,13 +31,16 @@ def talk(
     silence_ms: Annotated[int, typer.Option(min=0, help="Silence that ends a turn (server_vad).")] = 500,
     instructions: Annotated[str | None, typer.Option(help="Instructions; default: the server's own.")] = None,
     mic: Annotated[bool, typer.Option("--mic", help="Talk through microphone and loudspeaker until Ctrl-C.")] = False,
+    cancel_echo: Annotated[
+        bool, typer.Option("--cancel-echo", help="With --mic, without headphones: the server is to cancel the echo.")
+    ] = False,
 ) -> None:
     from duologue.realtime.bench.caller import CallerSettings
     from duologue.realtime.client import ClientError
 
     settings = CallerSettings(silence_ms=silence_ms, instructions=instructions, max_output_tokens=None)
     if mic:
-        _talk_by_microphone(url, model, api_key, settings)
+        _talk_by_microphone(url, model, api_key, settings, cancel_echo=cancel_echo)
         return
     if recording is None:
         raise _fail("name a WAV file, or use --mic")
@@ -98,12 +101,17 @@ def _deliver(report: TalkReport, out: Path | None, as_json: bool) -> None:
         print_report(report, out)
 
 
-def _talk_by_microphone(url: str, model: str | None, api_key: str | None, settings: CallerSettings) -> None:
+def _talk_by_microphone(
+    url: str, model: str | None, api_key: str | None, settings: CallerSettings, *, cancel_echo: bool
+) -> None:
     from duologue.realtime.client import ClientError
     from duologue.realtime.microphone import SoundUnavailable, talk_by_microphone
 
     try:
-        asyncio.run(talk_by_microphone(url, settings, model=model, api_key=api_key, say=typer.echo))
+        conversation = talk_by_microphone(
+            url, settings, model=model, api_key=api_key, say=typer.echo, cancel_echo=cancel_echo
+        )
+        asyncio.run(conversation)
     except SoundUnavailable as error:
         raise _fail(str(error)) from error
     except ClientError as error:

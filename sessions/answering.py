@@ -105,9 +105,9 @@ class Answering:
         if not (self._answers_turns or self._only_transcribes) or self.busy or self._speculation is not None:
             return
         if self._core.context.may_speculate():
-            request_id, words = self._transcribing.open(utterance, "speculative")
-            due = now + self._confirmed_in_s
-            self._speculation = Speculation(request_id, utterance.seconds, words, due=due)
+            wait_s = self._confirmed_in_s
+            request_id, words = self._transcribing.open(utterance, "speculative", due_in_s=wait_s)
+            self._speculation = Speculation(request_id, utterance.seconds, words, due=now + wait_s)
 
     def turn_resumed(self) -> None:
         speculation, self._speculation = self._speculation, None

@@ -381,7 +381,8 @@ class Listening:
         match signal:
             case Started(start=start):
                 self._turn = UserTurn(self._core.context.ids("item"), max(start, self._timeline.start))
-                milliseconds = self._timeline.wire_ms(self._turn.start)
+                # Prefix padding may reach back into what an idle timeout has told of; positions never decrease (O9).
+                milliseconds = max(self._timeline.wire_ms(self._turn.start), self._silent_until_ms)
                 self._core.emit(events.SpeechStarted, audio_start_ms=milliseconds, item_id=self._turn.item_id)
                 self._watch_input()
                 sounded = self._listener.left_s(now) > 0

@@ -37,6 +37,9 @@ window for it."""
 
 SETTLE_AGAIN: Final = TICKS_PER_SECOND
 
+PARTIAL_DUE_S: Final = 1.0
+"""When what is read along is wanted: after that the next one is on its way."""
+
 LONG: Final = 15 * TICKS_PER_SECOND
 """Unsettled sound, in ticks, that is worked on even when the server is busy: left alone, it would cost more later."""
 
@@ -140,7 +143,7 @@ class Transcribing:
             return
         start = hearing.words.live.until
         utterance = turn.after(start)
-        request_id = core.open_request(self.payload(utterance, hearing.words, "partial", settles))
+        request_id = core.open_request(self.payload(utterance, hearing.words, "partial", settles), PARTIAL_DUE_S)
         hearing.reading = Reading(request_id, start, utterance.sample_rate, unsettled, settles)
         hearing.read_until = hearing.read_until if settles else turn.length
 
@@ -204,7 +207,9 @@ class Transcribing:
             request_id, words = self.open(utterance, "final", entry.id)
             self.adopt(request_id, Transcription(entry, utterance.seconds, words))
 
-    def open(self, utterance: Utterance, urgency: Urgency, item_id: str | None = None) -> tuple[str, Spoken]:
+    def open(
+        self, utterance: Utterance, urgency: Urgency, item_id: str | None = None, due_in_s: float = 0.0
+    ) -> tuple[str, Spoken]:
         """Ask for the words of a turn, or of the item ``item_id``, of which some may be known already."""
         hearing = self._hearing
         of_turn = hearing is not None and item_id in (None, hearing.item_id)
@@ -214,11 +219,11 @@ class Transcribing:
             self._stop_reading()
             words = Spoken(hearing.words.live, sent=hearing.words.sent)
         rest = utterance.after(words.live.until)
-        return self._core.open_request(self.payload(rest, words, urgency)), words
+        return self._core.open_request(self.payload(rest, words, urgency), due_in_s), words
 
     def aside(self, utterance: Utterance) -> str:
         """Ask for the words of sound that is no turn; what comes of it is the caller's."""
-        return self._core.open_request(self.payload(utterance, Spoken(), "final"))
+        return self._core.open_request(self.payload(utterance))
 
     def adopt(self, request_id: str, transcription: Transcription) -> None:
         """Take over a request that is already open; the words that stand can be seen now."""

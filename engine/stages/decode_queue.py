@@ -19,8 +19,9 @@ from duologue.engine.requests import Urgency
 from duologue.engine.stages.whisper import Hypothesis, Recognition
 
 SLACK_S: Final[dict[Urgency, float]] = {"final": 0.0, "speculative": 0.25, "partial": 1.0}
-"""How long after it was asked for a transcript is due. A speculation that has waited for so long is likely to have
-become what somebody waits for; a partial has been overtaken by the next one, and is dropped."""
+"""How long after it was asked for a transcript is due where the request does not say so. A speculation that has waited
+for so long is likely to have become what somebody waits for; a partial has been overtaken by the next one, and is
+dropped."""
 
 LARGEST_BATCH: Final = 4
 
@@ -28,10 +29,10 @@ LARGEST_BATCH: Final = 4
 class Ticket:
     """A place in the queue."""
 
-    def __init__(self, recognition: Recognition, urgency: Urgency, now: float) -> None:
+    def __init__(self, recognition: Recognition, urgency: Urgency, deadline: float) -> None:
         self.recognition = recognition
         self.urgency = urgency
-        self.deadline = now + SLACK_S[urgency]
+        self.deadline = deadline
         self.over = threading.Event()
         self.cancelled = False
         self.error: Exception | None = None
@@ -59,9 +60,9 @@ class DecodeQueue:
         for thread in self._threads:
             thread.start()
 
-    def put(self, recognition: Recognition, urgency: Urgency = "final") -> Ticket:
-        """Queue a recording; :meth:`wait` for it next."""
-        ticket = Ticket(recognition, urgency, self._clock())
+    def put(self, recognition: Recognition, urgency: Urgency = "final", due_in_s: float = 0.0) -> Ticket:
+        """Queue a recording; :meth:`wait` for it next. ``due_in_s``: where it is known, instead of ``SLACK_S``."""
+        ticket = Ticket(recognition, urgency, self._clock() + (due_in_s or SLACK_S[urgency]))
         with self._changed:
             if self._closed:
                 ticket.cancelled = True

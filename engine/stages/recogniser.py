@@ -104,7 +104,7 @@ class WhisperRecogniser(Stage):
 
     def start(self, request: EngineRequest) -> Listener:
         """Nothing is kept between requests."""
-        return Listener(self._queue)
+        return Listener(self._queue, request.due_in_s)
 
     def process(self, state: Listener, piece: Transcribe, context: StageContext) -> None:
         """Recognise the recording, part by part."""
@@ -182,14 +182,15 @@ class WhisperRecogniser(Stage):
 class Listener:
     """One request's side of the queue."""
 
-    def __init__(self, queue: DecodeQueue) -> None:
+    def __init__(self, queue: DecodeQueue, due_in_s: float) -> None:
         self._queue = queue
+        self._due_in_s = due_in_s
         self._ticket: Ticket | None = None
         self.left = False
 
     def hear(self, recognition: Recognition, urgency: Urgency) -> Hypothesis | None:
         """Wait for what a recording is taken for; None: the request has been aborted, or it is too late."""
-        ticket = self._ticket = self._queue.put(recognition, urgency)
+        ticket = self._ticket = self._queue.put(recognition, urgency, self._due_in_s)
         if self.left:
             self._queue.cancel(ticket)
         return self._queue.wait(ticket)

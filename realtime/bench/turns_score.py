@@ -124,10 +124,14 @@ def score(clips: Sequence[tuple[Truth, Heard]]) -> TurnScores:
 
 
 def _spans(heard: Heard) -> list[tuple[float, float]]:
-    """From each start to the decision that belongs to it; a start without one is a point."""
+    """From each start to the decision that belongs to it; a start without one is a point.
+
+    The padding of a start may reach back to before the decision about the turn before it was known.
+    """
     spans = []
+    known = heard.onsets or heard.starts
     for index, start in enumerate(heard.starts):
-        following = heard.starts[index + 1] if index + 1 < len(heard.starts) else np.inf
+        following = known[index + 1] if index + 1 < len(known) else np.inf
         stop = next((decision for decision in heard.decisions if decision > start), np.inf)
         spans.append((start, stop if stop <= following else start))
     return spans

@@ -82,7 +82,9 @@ def _print_load(report: LoadReport, console: Console) -> None:
         table.add_row(*_load_row(load))
     console.print(table)
     if report.ratio is not None:
-        console.print(f"processor time per call, bare echo over our gateway both ways: {report.ratio:.2f}")
+        console.print(f"processor time per 20 ms, bare echo over our gateway both ways: {report.ratio:.2f}")
+    if not all(load.held for load in report.costs):
+        console.print("Not every server held: this machine was too busy for these figures to be trusted.")
     for server, calls in report.calls_per_core.items():
         console.print(f"calls that one core held: {calls} ({server})")
     if any(load.callers_cpu_percent > 80 for load in (*report.costs, *report.steps)):

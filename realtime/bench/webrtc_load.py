@@ -80,7 +80,7 @@ class CallLoad(msgspec.Struct, frozen=True):
     seconds: float
     cpu_percent_per_call: float
     cpu_us_per_frame: float
-    """Per 20 ms of a call, both directions together."""
+    """Per 20 ms of a call that came through, both directions together: a server that lags does less than it should."""
     memory_kib_per_call: float
     sent: int
     received: int
@@ -106,7 +106,8 @@ class LoadReport(msgspec.Struct, frozen=True):
     steps: list[CallLoad]
     calls_per_core: dict[str, int]
     ratio: float | None
-    """Calls per core by the processor time per call: our gateway's, both ways, over the bare echo's."""
+    """Processor time of the bare echo over that of our gateway, both ways, for the same 20 ms. Only worth something if
+    both held."""
 
 
 async def run_load(calls: int, seconds: float, ramp: bool, on_phase: OnPhase = lambda text: None) -> LoadReport:
@@ -122,7 +123,7 @@ async def run_load(calls: int, seconds: float, ramp: bool, on_phase: OnPhase = l
                     found = await _most(fleet, costs[-1], seconds, on_phase)
                     steps += found
                     most[server.name] = max((load.calls for load in [costs[-1], *found] if load.held), default=0)
-    by_name = {load.server: load.cpu_percent_per_call for load in costs}
+    by_name = {load.server: load.cpu_us_per_frame for load in costs}
     ratio = round(by_name[ECHO.name] / by_name[BOTH.name], 2) if by_name[BOTH.name] else None
     return LoadReport(server_cores, costs, steps, most, ratio)
 
@@ -180,16 +181,18 @@ class _Fleet:
         took, used = time.monotonic() - began, cpu_seconds(self._process) - before
         own = time.process_time() - own_before
         calls = len(self._callers)
+        sent, received = (sum(getattr(caller, name) for caller in self._callers) for name in ("sent", "received"))
+        frames = (sent + received) / 2 if self._server.answers else sent
         gaps = np.concatenate([np.array(caller.gaps) for caller in self._callers])
         return CallLoad(
             server=self._server.name,
             calls=calls,
             seconds=round(took, 2),
             cpu_percent_per_call=round(100 * used / took / calls, 3),
-            cpu_us_per_frame=round(1e6 * used / took / calls * FRAME_S, 1),
+            cpu_us_per_frame=round(1e6 * used / max(1, frames), 1),
             memory_kib_per_call=round((self._process.memory_info().rss - self._empty) / 1024 / calls, 1),
-            sent=sum(caller.sent for caller in self._callers),
-            received=sum(caller.received for caller in self._callers),
+            sent=sent,
+            received=received,
             gap=metric(1000 * gaps, "ms", "between packets of a call that came back"),
             callers_cpu_percent=round(100 * own / took, 1),
             answers=self._server.answers,

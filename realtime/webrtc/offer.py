@@ -21,6 +21,7 @@ _KEYS = re.compile(r"(\d{1,3}) telephone-event/(\d{4,5})(?:/1)?", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"^[\w-]+ [0-9A-F]{2}(:[0-9A-F]{2}){15,63}$", re.IGNORECASE)
 _DATA_PROFILES = ("UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP")
 _REQUIRED = {"ice-ufrag": "ICE user name", "ice-pwd": "ICE password", "fingerprint": "DTLS fingerprint"}
+_DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
 _LONGEST_REASON = 160
 
 
@@ -53,6 +54,11 @@ class Section:
         return next(iter(self.attributes("mid")), "")
 
     @property
+    def direction(self) -> str:
+        """Which way its media goes, as the client sees it; both ways where it does not say (RFC 8866, 6.7)."""
+        return next((name for name in _DIRECTIONS if self.flag(name)), "sendrecv")
+
+    @property
     def rejected(self) -> bool:
         """Whether the client itself has no use for it."""
         return self.port == 0 and not self.flag("bundle-only")
@@ -80,22 +86,18 @@ class Offer:
     """Candidates of the client whose names have to be looked up first (``.local``), without ``candidate:``."""
 
     @property
-    def has_video(self) -> bool:
-        return any(self.sections[index].kind == "video" for index in self.taken)
-
-    @property
     def shows_video(self) -> bool:
         """Whether the client sends video in a section that is served."""
-        return self._video("a=sendrecv", "a=sendonly")
+        return self._video("sendrecv", "sendonly")
 
     @property
     def wants_video(self) -> bool:
         """Whether the client takes video in a section that is served."""
-        return self._video("a=sendrecv", "a=recvonly")
+        return self._video("sendrecv", "recvonly")
 
     def _video(self, *directions: str) -> bool:
-        sections = [self.sections[index] for index in self.taken if self.sections[index].kind == "video"]
-        return any(any(line in directions for line in section.lines) for section in sections)
+        sections = (self.sections[index] for index in self.taken)
+        return any(section.kind == "video" and section.direction in directions for section in sections)
 
     @property
     def has_channel(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -104,6 +105,38 @@ async def test_openai_transcription_session(served: Served, recording: Callable[
         heard = await talk.until("conversation.item.input_audio_transcription.completed")
         assert heard["transcript"].lower().split()[:4] == ["he", "was", "not", "an"]
         assert not talk.received("response.created")
+        await talk.settle()
+    check_shapes(talk.trace)
+    assert violations(talk.trace) == []
+
+
+@pytest.mark.models
+async def test_openai_words_while_they_are_spoken(served: Served, recording: Callable[[str], bytes]) -> None:
+    """By hand, as recognisers of this kind are used: a client that waits has not stopped speaking."""
+    pcm = bytes(24_000) + recording("librivox-austen-0870")
+    async with (
+        AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client,
+        client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+    ):
+        talk = Recorder(connection)
+        await talk.next()
+        transcription = {"model": "gpt-realtime-whisper", "language": "en", "delay": "minimal"}
+        audio_input = {"transcription": transcription, "turn_detection": None}
+        await talk.send("session.update", session={"type": "transcription", "audio": {"input": audio_input}})
+        delta = "conversation.item.input_audio_transcription.delta"
+        for first in range(0, len(pcm), 24_000):
+            await talk.append(pcm[first : first + 24_000])
+            if not talk.received(delta):  # sound waits for a slow machine; a talker would get words later
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(talk.until(delta), 2.0)
+        await talk.send("input_audio_buffer.commit")
+        completed = await talk.until("conversation.item.input_audio_transcription.completed")
+        deltas = talk.received(delta)
+        assert "".join(event["delta"] for event in deltas) == completed["transcript"]
+        assert completed["transcript"].endswith("to do for them.")
+        kinds = [line.event["type"] for line in talk.trace]
+        committed = kinds.index("input_audio_buffer.committed")
+        assert kinds.index(delta) < committed
         await talk.settle()
     check_shapes(talk.trace)
     assert violations(talk.trace) == []

@@ -157,6 +157,9 @@ def test_there_is_one_request_at_a_time_and_a_pause_takes_its_place() -> None:
     payload = driver.requests[speculative].payload
     assert isinstance(payload, Transcribe)
     assert payload.urgency == "speculative"
+    due = [effect.request.due_in_s for effect in driver.effects_of(OpenRequest)]
+    assert due[0] == 1.0
+    assert 0 < due[-1] < 0.5
 
 
 def test_a_speculation_begins_with_what_has_been_sent_and_is_the_turns_transcript() -> None:
@@ -210,6 +213,30 @@ def test_without_turn_detection_the_id_of_the_buffers_item_is_known_before_the_c
     reader.settled_ms = 0
     reader.say(2000)
     assert driver.last(events.TranscriptionDelta).item_id != early
+
+
+def test_fc_048_words_of_a_turn_that_goes_on_end_no_turn_and_are_answered_by_nobody() -> None:
+    driver = conversing()
+    driver.update({"audio": {"input": {"transcription": {"delay": "minimal"}}}})
+    Reader(driver).say(3000)
+    assert deltas(driver)
+    assert not driver.all(events.InputAudioCommitted)
+    assert not driver.pending(Converse)
+
+
+def test_fc_058_words_that_come_late_interrupt_nobody() -> None:
+    driver = conversing(speculate=True)
+    driver.update({"audio": {"input": {"transcription": {"delay": "minimal"}}}})
+    driver.say(speech(1000))
+    (late,) = driver.pending(Transcribe)
+    driver.say(silence(800))
+    driver.transcribe("Hello.")
+    driver.write("Hello to you.")
+    driver.do(EngineOutput(late, TranscriptDelta(text="Hello there", end_sample=RATE)))
+    driver.do(EngineOutput(late, Finished(reason="completed")))
+    driver.finish()
+    assert driver.last(events.ResponseDone).response.status == "completed"
+    assert driver.last(events.TranscriptionCompleted).transcript == "".join(deltas(driver)) == "Hello."
 
 
 def test_a_partial_that_was_dropped_says_nothing() -> None:

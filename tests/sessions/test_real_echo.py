@@ -76,7 +76,7 @@ def test_fc_050_echo_at_minus_20_db_does_not_interrupt(
 
 def test_fc_050_without_cancellation_it_interrupts_itself(model: SileroModel, voices: list[Samples]) -> None:
     room = EchoRoom(model, delays(1))
-    converse(room, voices, 12, seed=2)
+    converse(room, voices, 8, seed=2)
     assert room.all(events.SpeechStarted)
 
 
@@ -84,7 +84,7 @@ def test_fc_050_without_cancellation_it_interrupts_itself(model: SileroModel, vo
 def test_fc_050_the_user_interrupts_over_the_echo(model: SileroModel, voices: list[Samples], level: float) -> None:
     """As soon as without an echo, give or take two frames of the detector."""
     room = EchoRoom(model, delays(1), patch=CANCELLED, jitter_s=0.008)
-    converse(room, voices, 10, seed=2)
+    converse(room, voices, 5, seed=2)
     user, longest = voices[0][: 2 * RATE] * np.float32(level), max(voices, key=len)
     late = []
     for echo in (True, False):

@@ -392,6 +392,15 @@ def test_o9_the_silence_of_a_client_that_sends_none_begins_after_what_was_said()
     assert stopped.audio_end_ms <= timeout.audio_start_ms <= timeout.audio_end_ms
 
 
+def test_speech_right_after_an_idle_timeout_begins_no_earlier_than_it_ended() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000}}}})
+    driver.spoken_turn()
+    driver.wait(10)
+    silent_until = driver.last(events.IdleTimeoutTriggered).audio_end_ms
+    driver.say(speech(600), silence(800))
+    assert driver.last(events.SpeechStarted).audio_start_ms == silent_until
+
+
 @pytest.mark.parametrize(("window_ms", "silent_frames"), [(200, 2), (400, 2), (500, 4), (1500, 4)])
 def test_the_shorter_the_window_the_earlier_an_answer_is_prepared(window_ms: int, silent_frames: int) -> None:
     policy = SilencePolicy(SilenceSettings(silence_duration_ms=window_ms))

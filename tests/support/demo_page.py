@@ -55,7 +55,11 @@ class DemoPage:
     async def start(self, transport: str, key: str = "") -> None:
         if key:
             await self.page.fill("#key", key)
-        await self.page.check(f"input[value={transport}]")
+        radio = self.page.locator(f"input[value={transport}]")
+        if not await radio.is_checked():
+            if not await radio.is_visible():
+                await self.page.click("#devices summary")  # folded on a small screen
+            await radio.check()
         await self.page.click("#start")
         await self.until_state("Connected")
 

@@ -101,6 +101,9 @@ def _errors_leave_it_open(trace: Trace) -> Iterator[str]:
 # -- conversation list -------------------------------------------------------------------------------------------------
 
 
+_BEFORE_THE_ITEM = ("conversation.item.input_audio_transcription.delta",)
+
+
 def _list_rebuilds(trace: Trace) -> Iterator[str]:
     items: list[str] = []
     for event in received(trace):
@@ -118,6 +121,8 @@ def _list_rebuilds(trace: Trace) -> Iterator[str]:
                 yield f"{item_id} was added twice"
             else:
                 items.insert(0 if previous is None else items.index(previous) + 1, item_id)
+        elif kind in _BEFORE_THE_ITEM:
+            continue  # O12 says when
         elif kind.startswith("conversation.item.") and item_id not in items:
             yield f"{kind} of {item_id}, which is not there"
         elif kind == "conversation.item.deleted":

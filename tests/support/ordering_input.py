@@ -142,13 +142,17 @@ def _commits_answered_once(trace: Trace) -> Iterator[str]:
 def _transcriptions(trace: Trace) -> Iterator[str]:
     added: set[str | None] = set()
     ended: set[tuple[str | None, int]] = set()
+    streams = False
     for event in received(trace):
+        if event["type"] in SETTINGS:
+            transcription = event["session"]["audio"]["input"].get("transcription") or {}
+            streams = event["session"]["type"] == "transcription" or "delay" in transcription
         if event["type"] == "conversation.item.added":
             added.add(item_of(event))
         if not event["type"].startswith(_TRANSCRIPTION):
             continue
         part = (item_of(event), event["content_index"])
-        if part[0] not in added:
+        if part[0] not in added and not (streams and event["type"].endswith(".delta")):
             yield f"{event['type']} of {part[0]}, which has not been added"
         if part in ended:
             yield f"{event['type']} of {part[0]} after its end"

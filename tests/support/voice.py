@@ -15,11 +15,15 @@ class _Kept:
 
     def __init__(self, request: EngineRequest, then: Callable[[Any], None] = lambda piece: None) -> None:
         self.request, self.then, self.pieces, self.aborted = request, then, [], False
+        self.outranked = False
 
     def emit(self, piece: Any) -> bool:
         self.pieces.append(piece)
         self.then(piece)
         return True
+
+    def made(self, seconds: float) -> None:
+        """How urgent it is does not matter here."""
 
 
 def synthesised(text: str, seed: int = 1) -> list[AudioDelta]:

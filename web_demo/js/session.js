@@ -37,10 +37,12 @@ export class Session extends EventTarget {
     try {
       const model = await servedModel(key, aborted);
       this.adopt(model);
-      this.microphone = withMicrophone ? await openMicrophone(device) : null;
-      aborted.throwIfAborted();
-      this.sound = await Sound.open(this.microphone);
-      aborted.throwIfAborted();
+      const microphone = withMicrophone ? await openMicrophone(device) : null;
+      if (aborted.aborted) return microphone?.getTracks().forEach((track) => track.stop());
+      this.microphone = microphone;
+      const sound = await Sound.open(microphone);
+      if (aborted.aborted) return await sound.close();
+      this.sound = sound;
       if (!this.sound.able) this.draft = merged(this.draft, { output_modalities: ['text'] });
       this.sound.addEventListener('blocked', ({ detail }) => this.soundBlocked(detail));
       this.watchMicrophone();
@@ -54,7 +56,6 @@ export class Session extends EventTarget {
         ended: (problem) => this.stop(problem),
         video: (stream) => this.tell('video', stream),
       };
-      const { sound, microphone } = this;
       this.link = new LINKS[transport]({ sound, microphone, picture, key, model: model.id, handlers, audioElement });
       await this.link.open();
       aborted.throwIfAborted();
@@ -68,6 +69,7 @@ export class Session extends EventTarget {
         if (!(error instanceof Problem)) throw error;
       }
     }
+    return undefined;
   }
 
   async stop(problem = null) {

@@ -23,6 +23,8 @@ LOWEST_HZ: Final = 60
 HIGHEST_HZ: Final = 500
 WINDOW_S: Final = 0.04
 HOP_S: Final = 0.01
+BLOCK: Final = 500
+"""So many windows at a time, to bound memory."""
 VOICED: Final = 0.6
 """A window is voiced if it repeats itself so well after one period."""
 SAME_PEAK: Final = 0.9
@@ -97,33 +99,41 @@ def words_per_minute(words: Sequence[TimedWord]) -> float | None:
 def pitches(audio: NDArray[np.float32], rate: int) -> NDArray[np.float64]:
     """Fundamental frequency in hertz of the voiced windows, one each 10 ms."""
     window, hop = round(WINDOW_S * rate), round(HOP_S * rate)
-    low, high = rate // HIGHEST_HZ, rate // LOWEST_HZ
     if len(audio) < window:
         return np.zeros(0)
-    frames = sliding_window_view(audio.astype(np.float64), window)[::hop]
+    frames = sliding_window_view(audio, window)[::hop]
+    blocks = [frames[first : first + BLOCK].astype(np.float64) for first in range(0, len(frames), BLOCK)]
+    return np.concatenate([_pitches(block, rate) for block in blocks])
+
+
+def _pitches(frames: NDArray[np.float64], rate: int) -> NDArray[np.float64]:
+    """Of ``frames`` ``[n, window]``, the pitch of those that have one."""
     frames = frames[np.sqrt(np.mean(np.square(frames), axis=1)) >= 10 ** (AUDIBLE_DBFS / 20)]
-    if not len(frames):
-        return np.zeros(0)
-    frames = frames - frames.mean(axis=1, keepdims=True)
-    spectrum = np.fft.rfft(frames, 2 * window, axis=1)
-    correlation = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, : high + 1]
-    energy = np.cumsum(np.square(frames), axis=1)
-    lags = np.arange(high + 1)
-    head = energy[:, window - 1 - lags]
-    tail = energy[:, -1:] - np.where(lags > 0, energy[:, lags - 1], 0.0)
-    similar = correlation / np.sqrt(np.maximum(head * tail, 1e-20))
-    similar = similar[:, low:]
-    best = similar.max(axis=1)
-    # The first lag near the best, then up to the top of that peak.
-    first = np.argmax(similar >= SAME_PEAK * best[:, None], axis=1)
+    similar = _similarity(frames - frames.mean(axis=1, keepdims=True), rate // LOWEST_HZ)
+    low = rate // HIGHEST_HZ
     found = []
-    for row, start, top in zip(similar, first, best, strict=True):
-        if top >= VOICED:
-            lag = int(start)
+    for row in similar[:, low:]:
+        best = row.max()
+        if best >= VOICED:
+            # The first lag near the best, then up to the top of its peak.
+            lag = int(np.argmax(row >= SAME_PEAK * best))
             while lag + 1 < len(row) and row[lag + 1] > row[lag]:
                 lag += 1
             found.append(rate / (low + lag))
-    return np.array(found)
+    return np.array(found, np.float64)
+
+
+def _similarity(frames: NDArray[np.float64], largest: int) -> NDArray[np.float64]:
+    """Autocorrelation of each frame at lags ``[0, largest]``, over the energy of the two parts that overlap."""
+    window = frames.shape[1]
+    spectrum = np.fft.rfft(frames, 2 * window, axis=1)
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, : largest + 1]
+    energy = np.cumsum(np.square(frames), axis=1)
+    lags = np.arange(largest + 1)
+    head = energy[:, window - 1 - lags]
+    tail = energy[:, -1:] - np.where(lags > 0, energy[:, lags - 1], 0.0)
+    similar: NDArray[np.float64] = correlation / np.sqrt(np.maximum(head * tail, 1e-20))
+    return similar
 
 
 def paired_t(pairs: Iterable[tuple[float | None, float | None]]) -> PairedT:

@@ -116,6 +116,14 @@ def test_a_speculation_that_has_waited_goes_before_a_turn_that_has_just_ended(qu
     assert done == ["first", "waiting", "fresh"]
 
 
+def test_who_says_when_it_is_due_is_believed(queue, model):
+    first = busy(queue, model)
+    late = queue.put(Sound(model, "late", 1), "speculative", 0.4)
+    soon = queue.put(Sound(model, "soon", 2), "speculative", 0.1)
+    done = [step[1] for step in order(model, queue, first, late, soon) if step[0] == "decode"]
+    assert done == ["first", "soon", "late"]
+
+
 def test_those_that_wait_for_the_same_share_a_decode_and_others_do_not(queue, model):
     first = busy(queue, model)
     alike = [queue.put(Sound(model, name)) for name in "abc"]

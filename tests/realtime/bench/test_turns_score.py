@@ -48,3 +48,10 @@ def test_what_was_not_measured_is_none() -> None:
     scores = score([(Truth((), 3600.0), Heard((), ()))])
     assert scores.false_starts_per_hour == 0
     assert scores.premature_cut_rate is scores.end_delay_p50_ms is scores.clipped_share is None
+
+
+def test_padding_that_reaches_back_before_a_decision_clips_nothing() -> None:
+    truth = Truth(turns=(Turn(1, 5, ((2, 3),)),), duration=8)
+    scores = score([(truth, Heard(starts=(0.7, 2.8), decisions=(2.9, 5.6), onsets=(1.1, 3.1)))])
+    assert scores.clipped_share == 0
+    assert scores.false_starts == 0

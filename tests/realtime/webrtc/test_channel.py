@@ -18,6 +18,8 @@ from duologue.realtime.webrtc.channel import fitting
 from duologue.sessions import server_events as events
 from duologue.sessions.items import InputAudio, InputImage, InputText, MessageItem
 
+PLACE: Any = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+
 
 def said(event: events.ServerEvent, limit: int) -> list[dict[str, Any]]:
     messages = fitting(event, GA, limit)

@@ -114,8 +114,24 @@ def test_what_is_not_served_keeps_its_place_in_the_answer() -> None:
 
 def test_a_section_that_only_lives_in_a_bundle_is_not_rejected() -> None:
     taken = parsed(offer(audio("0"), video("1", "a=bundle-only", port=0), bundle="0 1"), takes_video=True)
-    assert taken.has_video
-    assert not parsed(offer(audio("0"), video("1", port=0), bundle="0"), takes_video=True).has_video
+    assert taken.shows_video
+    assert not parsed(offer(audio("0"), video("1", port=0), bundle="0"), takes_video=True).shows_video
+
+
+@pytest.mark.parametrize(
+    ("direction", "shows", "wants"),
+    [
+        ("sendrecv", True, True),
+        ("sendonly", True, False),
+        ("recvonly", False, True),
+        ("inactive", False, False),
+        ("", True, True),
+    ],
+)
+def test_the_direction_of_video_is_read(direction: str, shows: bool, wants: bool) -> None:
+    section = [line for line in video("1") if line != "a=sendrecv"] + ([f"a={direction}"] if direction else [])
+    taken = parsed(offer(audio("0"), section), takes_video=True)
+    assert (taken.shows_video, taken.wants_video) == (shows, wants)
 
 
 def test_an_offer_without_a_bundle_gets_no_bundle() -> None:
@@ -146,8 +162,8 @@ async def test_real_offers_are_taken_as_they_are() -> None:
     try:
         text = await client.offer()
         taken = parsed(text, takes_video=False)
-        assert (taken.has_channel, taken.has_video) == (True, False)
-        assert parsed(text, takes_video=True).has_video
+        assert (taken.has_channel, taken.shows_video) == (True, False)
+        assert parsed(text, takes_video=True).shows_video
     finally:
         await client.close()
 
