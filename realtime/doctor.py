@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from duologue.engine.cores import usable_cores
 from duologue.engine.deploy import load_deploy
 from duologue.engine.models import MODELS, locate
 from duologue.realtime.models import needed_models
@@ -101,7 +101,7 @@ def _models() -> Iterator[Finding]:
 
 def _devices() -> Iterator[Finding]:
     memory = psutil.virtual_memory()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     yield Finding("device", "CPU", "ok", f"{cores} cores, {memory.available / 2**30:.1f} GiB of memory free")
     yield _gpu()
     yield _microphone()

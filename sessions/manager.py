@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from duologue.codecs.noise_suppression import MakeSuppressor, no_suppressor
+from duologue.engine.cores import usable_cores
 from duologue.engine.deploy import DeployConfig
 from duologue.engine.engine import Engine, ServedNames
 from duologue.engine.languages import WHISPER
@@ -155,7 +155,7 @@ class SessionManager:
         self._requests_open = 0
         self._partials_open = 0
         """Of turns that go on; not among the others."""
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = usable_cores()
 
     @property
     def settings(self) -> ManagerSettings:

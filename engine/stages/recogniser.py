@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from duologue.codecs.levels import dbfs
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import resample
+from duologue.engine.cores import usable_cores
 from duologue.engine.languages import WITHOUT_SPACES, primary
 from duologue.engine.models import pull, require
 from duologue.engine.requests import EngineRequest, TokenLogprob, Transcribe, TranscriptDelta, Urgency
@@ -75,7 +76,7 @@ class WhisperRecogniser(Stage):
     ) -> None:
         """``workers``: windows that are worked on at the same time, by ``cpu_threads`` each. ``multilingual``: a model
         for the languages that ``model`` does not know; None: they are refused."""
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         self._name = model
         self._workers = workers or min(max_num_seqs, max(2, cores // 4))
         self._threads = cpu_threads or max(1, min(4, cores // self._workers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from duologue.engine.cores import usable_cores
 from duologue.engine.models import require
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
@@ -91,10 +91,10 @@ class LlamaCppLanguageModel(Stage):
         self._chat_template = chat_template
         self._mmproj = mmproj
         self._gpu_layers = gpu_layers
-        cores = min(8, os.cpu_count() or 1)
+        cores = min(8, usable_cores())
         self._threads = threads or max(1, cores // 2)
         self._prompt_threads = prompt_threads or max(self._threads, cores)
-        self.concurrency = at_once or (max_num_seqs if gpu_layers else 2 * (os.cpu_count() or 1))
+        self.concurrency = at_once or (max_num_seqs if gpu_layers else 2 * cores)
         try:
             self._sampling = msgspec.convert(dict(sampling or {}), Sampling)
         except msgspec.ValidationError as error:
