@@ -106,6 +106,7 @@ _BEFORE_THE_ITEM = ("conversation.item.input_audio_transcription.delta",)
 
 def _list_rebuilds(trace: Trace) -> Iterator[str]:
     items: list[str] = []
+    ever: set[str] = set()
     for event in received(trace):
         kind, item_id = event["type"], item_of(event) or ""
         if kind in _PLACED and "previous_item_id" not in event:
@@ -120,8 +121,9 @@ def _list_rebuilds(trace: Trace) -> Iterator[str]:
             if item_id in items:
                 yield f"{item_id} was added twice"
             else:
+                ever.add(item_id)
                 items.insert(0 if previous is None else items.index(previous) + 1, item_id)
-        elif kind in _BEFORE_THE_ITEM:
+        elif kind in _BEFORE_THE_ITEM and item_id not in ever:
             continue  # O12 says when
         elif kind.startswith("conversation.item.") and item_id not in items:
             yield f"{kind} of {item_id}, which is not there"

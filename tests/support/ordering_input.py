@@ -146,7 +146,7 @@ def _transcriptions(trace: Trace) -> Iterator[str]:
     for event in received(trace):
         if event["type"] in SETTINGS:
             transcription = event["session"]["audio"]["input"].get("transcription") or {}
-            streams = event["session"]["type"] == "transcription" or "delay" in transcription
+            streams = event["session"].get("type") == "transcription" or "delay" in transcription
         if event["type"] == "conversation.item.added":
             added.add(item_of(event))
         if not event["type"].startswith(_TRANSCRIPTION):
