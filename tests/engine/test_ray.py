@@ -264,7 +264,7 @@ GATEWAY = """
 import asyncio, sys
 from ray._private import ray_constants
 ray_constants.ENABLE_RAY_CLUSTER = False
-from scripted_stages import ask
+from scripted_stages import PIPELINE, TARGETS, ask
 from duologue.engine.connectors.pieces import PieceTypes
 from duologue.engine.deploy import RayDeploy
 from duologue.engine.executors.build import StageBuild

@@ -53,7 +53,7 @@ def heard(stage: WhisperRecogniser, detector: SileroModel, pcm: bytes, chunk: in
 def test_fc_041_any_chunking_gives_the_same_words(stage, detector, recordings):
     pcm = bench.padded(recordings["goforward.wav"][0])
     expected = [text for _, text in heard(stage, detector, pcm, 480)]
-    assert len(expected) > 2
+    assert len(expected) > 1
     for samples in (1, 240, 2040, 4800):
         assert [text for _, text in heard(stage, detector, pcm, samples)] == expected, samples
 

@@ -77,7 +77,8 @@ def test_outputs_have_exactly_the_length_of_their_inputs_and_say_what_was_heard(
         assert len(audio) == len(read_wav(path.with_name(path.name.replace("output", "input")))[0])
         words = read_json(path.with_suffix(".json"), WordsFile)
         assert words.source == "server"
-        assert words.chunks
+        # An echo may cut an answer off before its first word has ended.
+        assert words.chunks or path.parent.parent.name == "echo", path
         for chunk in words.chunks:
             start, end = (round(time * rate) for time in chunk.timestamp)
             assert np.abs(audio[start:end]).max() > 0.01
