@@ -152,7 +152,8 @@ async def serve(sessions: int) -> None:
         model="scripted",
         voice="scripted",
         instructions="",
-        limits=Limits(),
+        # The clients rest in between. What counts as silence then would move the frames that they have reckoned with.
+        limits=Limits(input_gap_ms=0),
         max_sessions=sessions,
         speculate=False,
     )
