@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from served import Served, server
 need_package("playwright")
 need_package("av")
 
-from chromium import chromium, installed  # noqa: E402 - needs the packages
+from chromium import Browsers, installed  # noqa: E402 - needs the packages
 from demo_page import DemoPage, demo_page  # noqa: E402
 from playwright.async_api import Browser  # noqa: E402
 
@@ -53,9 +53,14 @@ def microphone(speech_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def browser(microphone: Path) -> AsyncIterator[Browser]:
-    async with chromium(microphone) as running:
-        yield running
+async def browsers(microphone: Path) -> AsyncIterator[Browsers]:
+    async with AsyncExitStack() as until_the_end:
+        yield Browsers(microphone, until_the_end)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(browsers: Browsers) -> Browser:
+    return await browsers.running()
 
 
 @pytest.fixture(scope="session")

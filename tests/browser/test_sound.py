@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 import pytest_asyncio
+from chromium import Browsers
 from demo_page import DemoPage, demo_page
-from playwright.async_api import Browser
 from scripted_server import KEY, scripted_server
 
 from duologue.codecs import g711
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def demo(browser: Browser) -> AsyncIterator[DemoPage]:
+async def demo(browsers: Browsers) -> AsyncIterator[DemoPage]:
+    browser = await browsers.running()
     async with scripted_server() as server, demo_page(browser, f"http://{server.address}/#key={KEY}") as page:
         await page.page.click("#mood")  # the gesture that browsers want before sound
         yield page

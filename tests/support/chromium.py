@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from missing import missing
@@ -18,6 +18,7 @@ INSECURE_HOST = "duologue.test"
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-dev-shm-usage",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -53,3 +54,17 @@ async def chromium(microphone: Path | None = None, devices: Sequence[str] = FAKE
             yield browser
         finally:
             await browser.close()
+
+
+class Browsers:
+    """One browser for all tests; another one after it has crashed, so that only the test fails that it crashed in."""
+
+    def __init__(self, microphone: Path, until_the_end: AsyncExitStack) -> None:
+        self._microphone = microphone
+        self._until_the_end = until_the_end
+        self._running: Browser | None = None
+
+    async def running(self) -> Browser:
+        if self._running is None or not self._running.is_connected():
+            self._running = await self._until_the_end.enter_async_context(chromium(self._microphone))
+        return self._running
