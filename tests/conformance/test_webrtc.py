@@ -11,6 +11,7 @@ from ordering import Line, violations
 from rtc_client import RtcClient
 from served import Served
 from shapes import check_shapes
+from understood import understood, words
 
 pytestmark = pytest.mark.models
 
@@ -20,28 +21,6 @@ SESSION: Any = {
     "max_output_tokens": 30,
     "audio": {"input": {"transcription": {"model": "whisper-1"}}},
 }
-
-
-def words(text: str) -> list[str]:
-    return "".join(c for c in text.lower() if c.isalpha() or c.isspace()).split()
-
-
-async def understood(served: Served, pcm: bytes) -> str:
-    """What the server's own recogniser makes of a sound that it is sent over a WebSocket."""
-    import base64
-
-    async with (
-        AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as openai,
-        openai.realtime.connect(model="gpt-realtime") as connection,
-    ):
-        settings: Any = {"type": "realtime", "audio": {"input": {"turn_detection": None, **SESSION["audio"]["input"]}}}
-        await connection.session.update(session=settings)
-        await connection.input_audio_buffer.append(audio=base64.b64encode(pcm).decode())
-        await connection.input_audio_buffer.commit()
-        async for event in connection:
-            if event.type == "conversation.item.input_audio_transcription.completed":
-                return event.transcript
-    raise AssertionError("no transcript")
 
 
 async def test_openai_webrtc_call(served: Served, recording: Any) -> None:
