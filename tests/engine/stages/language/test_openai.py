@@ -192,8 +192,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if piece == "wait":
                 self._wait_for_hang_up()
                 return
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            self.wfile.flush()
+            try:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                self.wfile.flush()
+            except ConnectionError:  # before everything was said
+                self.server.hung_up.set()
+                self.close_connection = True
+                return
         self.wfile.write(b"0\r\n\r\n")
 
     def _wait_for_hang_up(self) -> None:
