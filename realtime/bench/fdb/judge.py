@@ -156,7 +156,7 @@ class HttpJudge:
         last = ""
         for attempt in range(TRIES):
             if attempt:
-                time.sleep(self._backoff_s * 2 ** (attempt - 1))
+                time.sleep(self._backoff_s * 2 ** (attempt - 1))  # longer each time: the judge may be busy
             try:
                 with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
                     return str(json.load(reply)["choices"][0]["message"]["content"] or "")

@@ -192,7 +192,7 @@ async def test_a_stalled_event_loop_catches_up_and_then_is_on_time() -> None:
         time.sleep(0.09)  # noqa: ASYNC251 - the stall
         await asyncio.sleep(0.03)
         assert call.listener.played["i"] - before >= 4 * 480
-        time.sleep(0.5)  # noqa: ASYNC251
+        time.sleep(0.5)  # noqa: ASYNC251 - a stall that is too long to catch up
         before = call.listener.played["i"]
         await asyncio.sleep(0.01)
         assert call.listener.played["i"] - before <= 7 * 480
