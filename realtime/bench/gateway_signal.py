@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.models import require
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
 from duologue.sessions.timebase import VAD_FRAME_TICKS, VAD_SAMPLE_RATE, to_ms
 from duologue.sessions.turns.policy import Started, Stopped
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings

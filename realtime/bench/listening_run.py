@@ -17,9 +17,10 @@ import numpy as np
 
 from duologue.codecs.resample import FrameResampler
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Delta, EngineRequest, Finished, Transcribe
+from duologue.engine.silero import CONTEXT, FRAME, STATE
 from duologue.engine.stage import Taker
 from duologue.engine.stages.recogniser import WhisperRecogniser
-from duologue.engine.voice_activity import CONTEXT, FRAME, SAMPLE_RATE, STATE, FrameModel
+from duologue.engine.voice_activity import SAMPLE_RATE, FrameModel
 from duologue.sessions import server_events as events
 from duologue.sessions.client_events import InputAudioAppend, InputAudioCommit
 from duologue.sessions.config import (

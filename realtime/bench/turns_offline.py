@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, FrameResampler, resample
+from duologue.engine.silero import CONTEXT, FRAME, STATE
 from duologue.engine.steady_sound import SteadySound
 from duologue.engine.turn_model import SAMPLE_RATE as MODEL_RATE
 from duologue.engine.turn_model import TurnModel
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, FrameModel
 from duologue.engine.voice_activity import SAMPLE_RATE as VAD_RATE
+from duologue.engine.voice_activity import FrameModel
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.realtime.bench.turns_clips import Clip
 from duologue.realtime.bench.turns_score import Heard

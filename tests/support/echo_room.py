@@ -17,7 +17,7 @@ from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.requests import AudioDelta, Converse, Transcribe
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, VoiceActivity

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from duologue.engine.silero import SileroModel
 from duologue.engine.turn_model import SmartTurnModel
-from duologue.engine.voice_activity import SileroModel
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
 from duologue.realtime.bench.turns_clips import Clip, noise_clip, read_clips
