@@ -12,8 +12,8 @@ none: its probability becomes 0. The same levels tell for how long nothing has b
 A stream takes float32 samples at 16 kHz, or PCM16 at another rate: then the conversion is part of the tick, in one pass
 for all its rows.
 
-Model: Silero VAD v6, ``silero_vad_16k_op15.onnx``. Input ``[batch, 576]`` float32: the last 64 samples of the frame
-before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch, 1]``: speech probability.
+Model: Silero VAD v6 (:mod:`duologue.engine.silero`). Input ``[batch, 576]`` float32: the last 64 samples of the frame
+before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch]``: speech probability.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -34,15 +33,12 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import FrameResampler
 from duologue.engine.executors.threads import run_in_thread
+from duologue.engine.silero import CONTEXT, FRAME, STATE
 from duologue.engine.sound_levels import SoundLevels
 
 logger = logging.getLogger(__name__)
 
 SAMPLE_RATE = 16_000
-FRAME = 512
-"""Samples per frame."""
-CONTEXT = 64
-STATE = 128
 TICK_S = 0.012
 """A quarter of a frame: the longest that a frame waits for others to share its run."""
 MAX_PENDING = 1024
@@ -73,27 +69,6 @@ class FrameModel(Protocol):
         self, frames: NDArray[np.float32], state: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """``frames [batch, 576]``, ``state [2, batch, 128]`` -> probabilities ``[batch]``, next state."""
-
-
-class SileroModel:
-    """The packaged ONNX model on one CPU thread. Raises what onnxruntime raises for an unusable file."""
-
-    def __init__(self, path: Path) -> None:
-        import onnxruntime  # an inference library: only when a model is loaded
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._rate = np.array(SAMPLE_RATE, dtype=np.int64)
-
-    def step(
-        self, frames: NDArray[np.float32], state: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """See :class:`FrameModel`."""
-        output, next_state = self._session.run(None, {"input": frames, "state": state, "sr": self._rate})
-        return output[:, 0], next_state
 
 
 class VoiceActivityService:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.engine.models import require
-from duologue.engine.voice_activity import SileroModel, VoiceFrame
+from duologue.engine.silero import SileroModel
+from duologue.engine.voice_activity import VoiceFrame
 from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS, to_ms
 from duologue.sessions.turns.policy import Started, Stopped

@@ -9,8 +9,9 @@ import numpy as np
 
 from duologue.codecs.pcm import SAMPLE_BYTES
 from duologue.codecs.resample import FrameResampler
+from duologue.engine.silero import CONTEXT, FRAME, STATE
 from duologue.engine.sound_levels import SoundLevels
-from duologue.engine.voice_activity import CONTEXT, FRAME, SAMPLE_RATE, STATE, FrameModel, VoiceFrame
+from duologue.engine.voice_activity import SAMPLE_RATE, FrameModel, VoiceFrame
 
 
 class VoiceActivityFrames(Protocol):

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from duologue.codecs.wav import read_wav
+from duologue.engine.silero import FRAME, SileroModel
 from duologue.engine.sound_levels import HIGH_PASS_HZ, RANGE_DB, WINDOW_S, SoundLevels
-from duologue.engine.voice_activity import FRAME, SAMPLE_RATE, SileroModel, VoiceActivityService, VoiceFrame
+from duologue.engine.voice_activity import SAMPLE_RATE, VoiceActivityService, VoiceFrame
 
 Samples = NDArray[np.float32]
 WINDOW_FRAMES = round(WINDOW_S * SAMPLE_RATE / FRAME)

@@ -16,7 +16,7 @@ from session_driver import RATE, Driver
 from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.engine.requests import AudioDelta, Converse, Transcribe
-from duologue.engine.voice_activity import SileroModel
+from duologue.engine.silero import SileroModel
 from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events

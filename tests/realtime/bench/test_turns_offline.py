@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from duologue.engine.silero import SileroModel
 from duologue.engine.turn_model import SmartTurnModel
-from duologue.engine.voice_activity import SileroModel, VoiceFrame
+from duologue.engine.voice_activity import VoiceFrame
 from duologue.realtime.bench.clock import SAMPLE_RATE
 from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity, ReplayedVoiceActivity
 from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
