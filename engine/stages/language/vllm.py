@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from duologue.engine.models import ModelUnavailable
@@ -36,6 +37,8 @@ class VllmLanguageModel(AsyncBackend):
     Prefixes stay cached in vLLM's blocks, whichever session read them. An aborted request is out of vLLM's batch at
     its next step: a token, or while a prompt is read a slice of 64 tokens (512 on an accelerator).
     """
+
+    _engine: Any = None
 
     def __init__(
         self,
@@ -122,10 +125,22 @@ class VllmLanguageModel(AsyncBackend):
         async def make() -> AsyncLLM:
             return AsyncLLM.from_engine_args(engine_args)
 
-        self._engine = self.run(make())
+        try:
+            self._engine = self.run(make())
+        except (ValueError, RuntimeError) as error:
+            raise ModelUnavailable(self._not_loaded(error)) from error
         self._longest = int(self._engine.model_config.max_model_len)
+        config = self._engine.model_config.hf_config
+        self._picture_token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
         self._defaults = dict(self._engine.model_config.get_diff_sampling_param())
         self._defaults.pop("max_tokens", None)
+
+    def _not_loaded(self, error: Exception) -> str:
+        reason = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        message = f"vLLM cannot load model '{self._name}': {reason}"
+        if self._images and find_spec("torchvision") is None:
+            message += " Most models that see pictures need a torchvision that fits the installed torch."
+        return message
 
     def warm_up(self) -> None:
         """One short answer."""
@@ -145,15 +160,30 @@ class VllmLanguageModel(AsyncBackend):
         if not self._images:
             take_no_pictures(piece.messages, f"model '{self._name}'")
         answer = Answer(piece, context, self._answer_tokens)
-        prompt = self._fitting(piece, self._longest - min(answer.max_tokens, self._longest // 2))
+        budget = self._longest - min(answer.max_tokens, self._longest // 2)
+        while True:
+            prompt = self._fitting(piece, budget)
+            try:
+                self._write(prompt, piece, answer, state, context)
+            except _refusals():
+                # Only vLLM knows how many tokens a picture takes: it may have found the prompt too long.
+                if answer.started or budget < _LEAST_BUDGET or "multi_modal_data" not in prompt:
+                    raise
+                budget = budget * 2 // 3
+            else:
+                return
+
+    def _write(
+        self, prompt: dict[str, Any], piece: Converse, answer: Answer, state: Call, context: StageContext
+    ) -> None:
         most = min(answer.max_tokens, self._longest - len(prompt["prompt_token_ids"]))
         writer = self._writer(piece, answer)
         parameters = self._parameters(piece, most, writer.schema, writer.skip_special_tokens)
         tokens = 0
         for output in self.pieces(self._outputs(prompt, parameters), state, context):
             written = output.outputs[0]
-            if output.prompt_token_ids:
-                answer.read(len(output.prompt_token_ids), output.num_cached_tokens or 0)
+            if (read := output.prompt_token_ids) and not tokens:
+                answer.read(len(read), output.num_cached_tokens or 0, read.count(self._picture_token))
             tokens += len(written.token_ids)
             going_on = writer.write(written.text, list(written.token_ids))
             if written.finish_reason == "length":
@@ -166,8 +196,8 @@ class VllmLanguageModel(AsyncBackend):
 
     def close(self) -> None:
         """End vLLM's processes."""
-        if self._loop is not None:
-            engine = self._engine
+        engine, self._engine = self._engine, None
+        if engine is not None:
 
             async def shut_down() -> None:
                 engine.shutdown()
@@ -234,6 +264,15 @@ class VllmLanguageModel(AsyncBackend):
         if isinstance(piece.tool_choice, NamedTool):
             return _NamedCall(answer, piece, piece.tool_choice.name)
         return _RequiredCalls(answer, piece)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for a request that is at fault."""
+    try:
+        from vllm.exceptions import VLLMClientError
+    except ImportError:  # older versions have none of their own
+        return (ValueError,)
+    return (ValueError, VLLMClientError)
 
 
 class _Words:
