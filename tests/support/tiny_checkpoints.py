@@ -161,15 +161,6 @@ class TurnedModel:
         return {**read, "input_ids": ids, "mm_token_type_ids": (ids == self.image_token_id).int()}
 
 
-def picture(colour: tuple[int, int, int], kind: str = "PNG") -> bytes:
-    """An encoded picture of one colour with a black corner."""
-    image = Image.new("RGB", (20, 16), colour)
-    image.paste((0, 0, 0), (0, 0, 6, 6))
-    file = io.BytesIO()
-    image.save(file, kind)
-    return file.getvalue()
-
-
 def generated_from_pictures(folder: str, parts: Sequence[str | bytes], most: int = 16) -> tuple[str, int]:
     """What the library's own ``generate`` writes about words and encoded pictures, and the length of its prompt."""
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="float32").eval()

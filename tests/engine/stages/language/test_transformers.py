@@ -22,6 +22,7 @@ if not all(map(importlib.util.find_spec, ("torch", "transformers"))):
 
 import tiny_checkpoints as tiny
 import torch
+from pictures import coloured
 from transformers import AutoModelForCausalLM, LogitsProcessorList
 
 from duologue.engine.stages.language.batching import SLICE, Batch, Job, Prompt
@@ -225,8 +226,8 @@ def loaded(folder: Path) -> Iterator[TransformersLanguageModel]:
         stage.close()
 
 
-RED = ImagePart(data=tiny.picture((250, 20, 30)), media_type="image/png")
-BLUE = ImagePart(data=tiny.picture((0, 40, 250), "JPEG"), media_type="image/jpeg")
+RED = ImagePart(data=coloured((250, 20, 30)), media_type="image/png")
+BLUE = ImagePart(data=coloured((0, 40, 250), "JPEG"), media_type="image/jpeg")
 
 
 @pytest.fixture(scope="module", params=[(tiny.picture_model, 16), (tiny.tiled_model, 5 * 4)], ids=["llava", "tiles"])
@@ -283,14 +284,14 @@ def test_a_picture_of_an_earlier_turn_is_neither_seen_nor_read_again(
     looked = []
     look = seeing._model.get_image_features
     monkeypatch.setattr(seeing._model, "get_image_features", lambda **given: looked.append(1) or look(**given))
-    green = ImagePart(data=tiny.picture((5, 250, 5)), media_type="image/png")
+    green = ImagePart(data=coloured((5, 250, 5)), media_type="image/png")
     messages = [user(green, "what")]
     first = run_stage(seeing, Converse(messages=tuple(messages), max_output_tokens=6), session_id="p")
     messages += [ChatMessage(role="assistant", text="ok"), user("and now")]
     second = usage_of(run_stage(seeing, Converse(messages=tuple(messages), max_output_tokens=6), session_id="p"))
     assert len(looked) == 1
     assert second.cached_tokens >= usage_of(first).input_tokens
-    other = [user(ImagePart(data=tiny.picture((5, 5, 5)), media_type="image/png"), "what")]
+    other = [user(ImagePart(data=coloured((5, 5, 5)), media_type="image/png"), "what")]
     third = usage_of(run_stage(seeing, Converse(messages=tuple(other), max_output_tokens=6), session_id="p"))
     assert len(looked) == 2
     assert third.cached_tokens < 8  # the same place, another picture

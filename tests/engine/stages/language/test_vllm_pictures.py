@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pictures import coloured
 
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, Usage
@@ -39,9 +40,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmLanguageMode
 
 
 def picture(colour: tuple[int, int, int], kind: str = "PNG") -> ImagePart:
-    import tiny_checkpoints as tiny
-
-    return ImagePart(data=tiny.picture(colour, kind), media_type=f"image/{kind.lower()}")
+    return ImagePart(data=coloured(colour, kind), media_type=f"image/{kind.lower()}")
 
 
 def shown(*parts: str | ImagePart) -> Converse:
