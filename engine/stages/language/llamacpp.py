@@ -173,7 +173,9 @@ class LlamaCppLanguageModel(Stage):
         budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
         if piece.prepare:
-            self._prepare(self._request(state, piece, fit(messages, budget), 0), context)
+            # How the user's next turn begins is read as well; where its words will be, the next prompt differs.
+            begun = (*fit(messages, budget), ChatMessage(role="user", text=""))
+            self._prepare(self._request(state, piece, begun, 0), context)
             return
         writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools))
         while True:
