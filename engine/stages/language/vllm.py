@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from importlib.util import find_spec
@@ -85,6 +86,8 @@ class VllmLanguageModel(AsyncBackend):
 
     def load(self) -> None:
         """Start vLLM's engine. Raises ``ModelUnavailable``."""
+        # Where a command prints one JSON object and nothing else, or "duologue ready", there is no place for logs.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         try:
             import transformers
             from vllm.engine.arg_utils import AsyncEngineArgs
