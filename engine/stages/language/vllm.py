@@ -23,6 +23,7 @@ from duologue.engine.text.tool_calls import CALL_OPENS, chat_completions_tool, i
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
 
 _SLICE_CPU: Final = 64
 _BLOCK_CPU: Final = 32
@@ -104,39 +105,41 @@ class VllmLanguageModel(AsyncBackend):
         }
         able = self.abilities(given)
         self._tools, self._images = "tools" in able, "image_in" in able
-        size = self._slice or (_SLICE_CPU if current_platform.is_cpu() else _SLICE_ACCELERATOR)
-        arguments: dict[str, Any] = {
-            "model": place,
-            "max_num_seqs": self._max_num_seqs,
-            "max_model_len": self._context_tokens,
-            "enable_prefix_caching": True,
-            "enable_chunked_prefill": True,
-            "long_prefill_token_threshold": size,
-        }
-        if current_platform.is_cpu():
-            arguments["block_size"] = _BLOCK_CPU
-        arguments |= self._vllm_args
-        try:
-            engine_args = AsyncEngineArgs(**arguments)
-        except TypeError as error:
-            raise ValueError(f"vllm_args: {error}") from error
-        reader = transformers.AutoProcessor if self._images else transformers.AutoTokenizer
-        self._reader: Any = reader.from_pretrained(place)
-        self._tokenizer = self._reader.tokenizer if self._images else self._reader
+        engine_args = self._engine_args(place, current_platform.is_cpu(), AsyncEngineArgs)
         super().load()
 
         async def make() -> AsyncLLM:
             return AsyncLLM.from_engine_args(engine_args)
 
         try:
+            reader = transformers.AutoProcessor if self._images else transformers.AutoTokenizer
+            self._reader: Any = reader.from_pretrained(place)
             self._engine = self.run(make())
-        except (ValueError, RuntimeError) as error:
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
             raise ModelUnavailable(self._not_loaded(error)) from error
+        self._tokenizer = self._reader.tokenizer if self._images else self._reader
         self._longest = int(self._engine.model_config.max_model_len)
         config = self._engine.model_config.hf_config
         self._picture_token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
         self._defaults = dict(self._engine.model_config.get_diff_sampling_param())
         self._defaults.pop("max_tokens", None)
+
+    def _engine_args(self, place: str, on_cpu: bool, make: type[AsyncEngineArgs]) -> AsyncEngineArgs:
+        """Raises ``ValueError`` for an argument that vLLM does not know."""
+        arguments: dict[str, Any] = {
+            "model": place,
+            "max_num_seqs": self._max_num_seqs,
+            "max_model_len": self._context_tokens,
+            "enable_prefix_caching": True,
+            "enable_chunked_prefill": True,
+            "long_prefill_token_threshold": self._slice or (_SLICE_CPU if on_cpu else _SLICE_ACCELERATOR),
+        }
+        if on_cpu:
+            arguments["block_size"] = _BLOCK_CPU
+        try:
+            return make(**arguments | self._vllm_args)
+        except TypeError as error:
+            raise ValueError(f"vllm_args: {error}") from error
 
     def _not_loaded(self, error: Exception) -> str:
         reason = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
