@@ -79,7 +79,7 @@ class WebSocketTransport:
         return True
 
     def _counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
-        if isinstance(event, InvalidEvent):
+        if type(event) is InvalidEvent:
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
 

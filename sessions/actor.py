@@ -314,7 +314,7 @@ class SessionActor:
     # -- Inlet ---------------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        return not (self._reader_waits or self._mailbox.full())
+        return not self._reader_waits and len(self._mailbox.events) < MAILBOX_EVENTS
 
     def take(self, event: ClientEvent | InvalidEvent) -> None:
         self._mailbox.post(event)
@@ -358,14 +358,13 @@ class SessionActor:
                     self._perform(machine.handle(take(), clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
-            self._meter.wasted(machine.speculations_wasted)
             if machine.deadline != self._timer_at:
                 self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
             self._fault.set_exception(error)
         finally:
             self._running = False
-        if self._outbox.slots or self._outbox_filled.is_set() or self._closing is not None:
+        if self._outbox.slots or self._closing is not None:
             self._note_outbox()
         if self._readable and not self._drain_due and self._has_room:
             self._drain_soon()
@@ -410,7 +409,8 @@ class SessionActor:
             delta = stream.take()
             if delta is None:
                 continue
-            readable[request_id] = stream
+            if stream.readable:
+                readable[request_id] = stream
             self._mailbox.post(EngineOutput(request_id, delta, stream.usage))
             if type(delta) is Finished:
                 self._abort(request_id)
@@ -424,12 +424,12 @@ class SessionActor:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
                     self._meter.sent(event, self._clock())
+                case FeedVoiceActivity():
+                    self._feed(effect)
                 case Play() | FinishPlaying() | StopPlaying():
                     self._play(effect)
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
-                case FeedVoiceActivity():
-                    self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
                 case Interrupted(after_s=after_s):
@@ -444,6 +444,7 @@ class SessionActor:
                     self._open(request)
                 case AbortRequest(request_id=request_id, reason=reason):
                     self._abort(request_id, reason)
+                    self._meter.wasted(self._machine.speculations_wasted)
                 case ListTools(item_id=item_id, server=server):
                     self._begin_tool_call(item_id, self._list_tools(item_id, server))
                 case CallTool(item_id=item_id):

@@ -189,8 +189,10 @@ class Listening:
     @property
     def deadline(self) -> float:
         """When :meth:`tick` is due at the latest."""
-        broken_off_at = self._input_at + OVERLAP_GAP_S if self._overlap.speaking else math.inf
-        return min(self._answer_until, self._watch_at, broken_off_at)
+        deadline = self._answer_until if self._answer_until < self._watch_at else self._watch_at
+        if self._overlap.speaking:
+            deadline = min(deadline, self._input_at + OVERLAP_GAP_S)
+        return deadline
 
     def append(self, data: bytes, now: float) -> None:
         self._input_at = self._heard_until = now
