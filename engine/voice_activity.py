@@ -9,8 +9,8 @@ Ticks run on the event loop itself. A row takes some 20 us and a tick has at mos
 thread and the results back costs more than small batches do, and on a busy core a thread waits for the interpreter
 longer than it works.
 
-What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.steady_sound`) counts as
-none: its probability becomes 0.
+What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.sound_levels`) counts as
+none: its probability becomes 0. The same levels tell for how long nothing has been heard, sooner than the model does.
 
 A stream takes float32 samples at 16 kHz, or PCM16 at another rate: then the conversion is part of the tick, in one pass
 for all its rows.
@@ -25,9 +25,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import FrameResampler
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.silero import CONTEXT, FRAME, STATE
-from duologue.engine.steady_sound import SteadySound
+from duologue.engine.sound_levels import SoundLevels
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,15 @@ MAX_PENDING = 1024
 
 Frame = NDArray[np.float32] | bytes
 """One frame that waits: its samples, or the PCM16 window that its stream's converter makes them of."""
+
+
+class VoiceFrame(NamedTuple):
+    """What is known of one frame."""
+
+    probability: float
+    """That somebody speaks."""
+    quiet_ms: int
+    """For how long at its end nothing has been heard."""
 
 
 class VoiceActivityError(RuntimeError):
@@ -75,7 +84,7 @@ class VoiceActivityService:
         self._model: FrameModel | None = None
         self._state = np.zeros((2, slots, STATE), np.float32)
         self._context = np.zeros((slots, CONTEXT), np.float32)
-        self._steady = SteadySound(slots, FRAME, SAMPLE_RATE)
+        self._levels = SoundLevels(slots, FRAME, SAMPLE_RATE)
         self._input = np.zeros((min(slots, MAX_ROWS), CONTEXT + FRAME), np.float32)
         """The batch of a tick; only its first rows are in use."""
         self._free = list(range(slots - 1, -1, -1))
@@ -101,8 +110,8 @@ class VoiceActivityService:
         self._model = await run_in_thread(load, "voice-activity-load")
         self._loop = asyncio.get_running_loop()
 
-    def open(self, on_frame: Callable[[float], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
-        """Join. ``on_frame`` gets the speech probability of each frame, in order, on the event loop.
+    def open(self, on_frame: Callable[[VoiceFrame], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
+        """Join. ``on_frame`` gets what is known of each frame, in order, on the event loop.
 
         ``sample_rate`` is that of :meth:`VoiceActivityStream.feed_pcm`. Raises :class:`VoiceActivityError` when every
         slot is taken or the service does not run.
@@ -113,7 +122,7 @@ class VoiceActivityService:
         slot = self._free.pop()
         self._state[:, slot] = 0
         self._context[slot] = 0
-        self._steady.reset(slot)
+        self._levels.reset(slot)
         stream = VoiceActivityStream(self, slot, on_frame, sample_rate)
         self._streams.add(stream)
         return stream
@@ -187,19 +196,19 @@ class VoiceActivityService:
         self._waiting.update((stream, None) for stream in streams if stream.frames)
         self._lagging = bool(self._waiting)
         try:
-            probabilities = self._step(batch)
+            frames = self._step(batch)
         except Exception as error:
             logger.exception("Voice activity failed")
             self._failure = f"Voice activity failed: {error}"
             for stream in self._streams:
                 stream.wake()
             return
-        for stream, probability in zip(streams, probabilities, strict=True):
-            stream.deliver(probability)
+        for stream, frame in zip(streams, frames, strict=True):
+            stream.deliver(frame)
         if self._waiting and self._timer is None and self._loop is not None:
             self._wind()
 
-    def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> list[float]:
+    def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> Iterable[VoiceFrame]:
         assert self._model is not None
         slots = [stream.slot for stream, _ in batch]
         rows = self._input[: len(batch)]
@@ -207,9 +216,8 @@ class VoiceActivityService:
         _fill(rows[:, CONTEXT:], batch)
         probabilities, self._state[:, slots] = self._model.step(rows, self._state[:, slots])
         self._context[slots] = rows[:, -CONTEXT:]
-        steady = self._steady.update(slots, self._steady.levels(rows[:, CONTEXT:]))
-        heard: list[float] = np.where(steady, 0.0, probabilities).tolist()
-        return heard
+        steady, quiet_ms = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
+        return map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
 
 
 @lru_cache(maxsize=16)
@@ -234,7 +242,7 @@ class VoiceActivityStream:
     """One session's place in the service. Used on the event loop only."""
 
     def __init__(
-        self, service: VoiceActivityService, slot: int, on_frame: Callable[[float], None], sample_rate: int
+        self, service: VoiceActivityService, slot: int, on_frame: Callable[[VoiceFrame], None], sample_rate: int
     ) -> None:
         self.slot = slot
         self.frames: deque[Frame] = deque()
@@ -330,13 +338,13 @@ class VoiceActivityStream:
             self._service.leave(self)
             self.wake()
 
-    def deliver(self, probability: float) -> None:
+    def deliver(self, frame: VoiceFrame) -> None:
         """Called by the service, once per frame."""
         if self._closed:
             return
         self._pending -= 1
         try:
-            self._on_frame(probability)
+            self._on_frame(frame)
         except Exception:
             logger.exception("A voice-activity callback failed; its session gets no more frames")
             self.close()

@@ -149,8 +149,8 @@ class ConversationMachine:
             case client.InputAudioAppend(audio=audio):
                 self._refuse_on_media("input_audio_buffer.append")
                 self._listening.append(audio, now)
-            case VoiceActivity(stream=stream, probability=probability):
-                self._listening.voice_activity(stream, probability, now)
+            case VoiceActivity():
+                self._listening.voice_activity(event, now)
             case MediaAudio(pcm=pcm):
                 self._lifetime.heard(now)
                 self._listening.hear(pcm, now)
