@@ -66,8 +66,7 @@ from duologue.sessions.translation_events import TranslationSession
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
-MAX_UNHEARD_BYTES = 30 * 2 * 24_000
-"""Sound of a media track that may wait for a session that is busy: 30 s."""
+MEDIA_BYTES_PER_SECOND = 2 * 24_000
 
 
 class Transport(Protocol):
@@ -203,11 +202,13 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
+        input_buffer_s: float,
         on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
         media: Media | None = None,
     ) -> None:
-        """``media``: by what sound comes and goes, if not inside events."""
+        """``media``: by what sound comes and goes, if not inside events; ``input_buffer_s``: how much of what comes
+        over it may wait while the session is busy."""
         self._machine = machine
         self._media = media
         self._unheard = b""
@@ -215,6 +216,7 @@ class SessionActor:
         self._transport = transport
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
+        self._input_buffer_bytes = int(input_buffer_s * MEDIA_BYTES_PER_SECOND) // 2 * 2
         self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
@@ -284,7 +286,8 @@ class SessionActor:
 
     def hear(self, pcm: bytes) -> None:
         if self._mailbox.full():  # a track does not wait: what comes meanwhile is joined, the newest is kept
-            self._unheard = (self._unheard + pcm)[-MAX_UNHEARD_BYTES:]
+            unheard = self._unheard + pcm
+            self._unheard = unheard[max(0, len(unheard) - self._input_buffer_bytes) :]
             return
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""

@@ -224,9 +224,7 @@ class ConversationMachine:
 
     def _create_item(self, item: Item, previous_item_id: str | None) -> None:
         core, conversation = self._core, self._core.conversation
-        limit = core.context.limits.max_items
-        if len(conversation) >= limit:
-            raise ProtocolError("invalid_value", f"The conversation is full: {limit} items.", "item")
+        core.check_room("item")
         entry = core.entry_of(item)
         if isinstance(item, FunctionCallOutputItem) and not _has_call(conversation, item.call_id):
             message = f"No function call with call_id '{item.call_id}' in the conversation."

@@ -160,6 +160,8 @@ class Responses:
         )
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
+        if settings.conversation_id is not None:
+            self._core.check_room()
         self._rates.check(now)
         response = ResponseLifecycle(
             self._core.context.ids("resp"), settings, self._core.emit, self._core.conversation.previous_id
