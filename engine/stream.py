@@ -242,7 +242,7 @@ _Kind = type[OutputDelta] | tuple[type[ToolCallDelta], str]
 
 
 def _kind(delta: OutputDelta) -> _Kind:
-    return (ToolCallDelta, delta.call_id) if isinstance(delta, ToolCallDelta) else type(delta)
+    return (ToolCallDelta, delta.call_id) if type(delta) is ToolCallDelta else type(delta)
 
 
 def _size(delta: OutputDelta) -> int:

@@ -3,7 +3,7 @@
 Each session owns a *slot*: a row of the recurrent state and of the context, zeroed when the session joins, written by
 no one else. A tick gathers one frame of every slot that has one, runs the model on those rows, and scatters state and
 context back; rows that take no part are not touched. There is at most one tick per ``TICK_S`` while it keeps up, so
-that the frames of many sessions share a run; when a slot lags behind there is one in every turn of the loop.
+that the frames of many sessions share a run; what a tick leaves over is the next one's, in the next turn of the loop.
 
 Ticks run on the event loop itself. A row takes some 20 us and a tick has at most ``MAX_ROWS``; to hand the frames to a
 thread and the results back costs more than small batches do, and on a busy core a thread waits for the interpreter
@@ -91,8 +91,6 @@ class VoiceActivityService:
         self._streams: set[VoiceActivityStream] = set()
         self._waiting: dict[VoiceActivityStream, None] = {}
         """Streams with at least one frame, in the order in which they got it."""
-        self._lagging = False
-        """Whether a stream has more than one."""
         self._timer: asyncio.Handle | None = None
         """Of the next tick."""
         self._ticked_at = 0.0
@@ -142,7 +140,8 @@ class VoiceActivityService:
         for stream in list(self._streams):
             stream.close()
         self._loop = None
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- for the streams -----------------------------------------------------------------------------------------------
 
@@ -151,11 +150,8 @@ class VoiceActivityService:
         self._check_running()
         stream.frames.extend(frames)
         self._waiting[stream] = None
-        if len(stream.frames) > 1 and not self._lagging:
-            self._lagging = True
-            self._stop_timer()
         if self._timer is None:
-            self._wind()
+            self._wind(self._ticked_at + TICK_S - time.monotonic())
 
     def leave(self, stream: VoiceActivityStream) -> None:
         """Free the stream's slot."""
@@ -172,16 +168,10 @@ class VoiceActivityService:
 
     # -- ticks ---------------------------------------------------------------------------------------------------------
 
-    def _wind(self) -> None:
-        """Have a tick when it is due; after whatever else is due now, so that more frames are there by then."""
+    def _wind(self, rest: float) -> None:
+        """Have a tick in ``rest`` seconds; after whatever else is due by then, so that more frames are there."""
         assert self._loop is not None
-        rest = 0.0 if self._lagging else self._ticked_at + TICK_S - time.monotonic()
         self._timer = self._loop.call_later(rest, self._tick) if rest > 0 else self._loop.call_soon(self._tick)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _tick(self) -> None:
         """Take one frame of each stream that has any, and say what it holds."""
@@ -194,7 +184,7 @@ class VoiceActivityService:
             del self._waiting[stream]
         # Whoever has more goes behind those that have had none of this tick.
         self._waiting.update((stream, None) for stream in streams if stream.frames)
-        self._lagging = bool(self._waiting)
+        lags = bool(self._waiting)
         try:
             frames = self._step(batch)
         except Exception as error:
@@ -205,8 +195,8 @@ class VoiceActivityService:
             return
         for stream, frame in zip(streams, frames, strict=True):
             stream.deliver(frame)
-        if self._waiting and self._timer is None and self._loop is not None:
-            self._wind()
+        if lags and self._timer is None and self._loop is not None:
+            self._wind(0)
 
     def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> Iterable[VoiceFrame]:
         assert self._model is not None

@@ -152,7 +152,8 @@ class Conversation:
         self.version += 1
         if entry.recording is not None:
             self._audio_bound_s += entry.recording.seconds
-        self._drop_old_audio()
+        if self._audio_bound_s > self._limits.kept_audio_s:
+            self._drop_old_audio()
         if entry.pictures or entry.seen:
             self._drop_old_pictures()
 
@@ -209,11 +210,10 @@ class Conversation:
         room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
         recording.pcm += pcm if len(pcm) <= room else pcm[: max(0, room)]
         self._audio_bound_s += len(pcm) / 2 / recording.sample_rate
-        self._drop_old_audio()
+        if self._audio_bound_s > self._limits.kept_audio_s:
+            self._drop_old_audio()
 
     def _drop_old_audio(self) -> None:
-        if self._audio_bound_s <= self._limits.kept_audio_s:
-            return
         total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
         for entry in self._entries[:-1]:
             if total <= self._limits.kept_audio_s:

@@ -191,7 +191,8 @@ class Listening:
     def deadline(self) -> float:
         """When :meth:`tick` is due at the latest."""
         deadline = self._answer_until if self._answer_until < self._watch_at else self._watch_at
-        if self._overlap.speaking:
+        overlap = self._overlap.open
+        if overlap is not None and overlap.speaking:
             deadline = min(deadline, self._input_at + OVERLAP_GAP_S)
         return deadline
 

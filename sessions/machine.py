@@ -139,7 +139,8 @@ class ConversationMachine:
                 self._stop_waiting(self._waiting, now)
             if self._shutting_down:
                 self._close_when_drained(now)
-        return self._core.take_effects()
+        effects, self._core.effects = self._core.effects, []
+        return effects
 
     def _dispatch(self, event: Input, now: float) -> None:
         match event:  # the most frequent first: a class that does not match costs more than one that does
