@@ -63,7 +63,8 @@ class WireEncoder:
 
     def encode(self, pcm24k: bytes) -> bytes:
         """The bytes that are ready after ``pcm24k``: for ``pcm`` the same, for G.711 possibly none yet."""
-        return self._convert(self._aligner.push(pcm24k), last=False)
+        pcm = self._aligner.push(pcm24k)
+        return pcm if self._encode is None else self._convert(pcm, last=False)
 
     def flush(self) -> bytes:
         """The last bytes of this stream; the next ``encode`` starts another. Half a sample is dropped."""

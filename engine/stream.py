@@ -124,6 +124,11 @@ class Stream:
             self._owner.read_out()
         return self._finished
 
+    @property
+    def readable(self) -> bool:
+        """Whether :meth:`take` has something to give."""
+        return bool(self._pending) or (self._finished is not None and not self._exhausted)
+
     def on_delta(self, notify: Callable[[], None]) -> None:
         """Call ``notify`` whenever there is something to take: now, if there is something already.
 
@@ -237,7 +242,7 @@ _Kind = type[OutputDelta] | tuple[type[ToolCallDelta], str]
 
 
 def _kind(delta: OutputDelta) -> _Kind:
-    return (ToolCallDelta, delta.call_id) if isinstance(delta, ToolCallDelta) else type(delta)
+    return (ToolCallDelta, delta.call_id) if type(delta) is ToolCallDelta else type(delta)
 
 
 def _size(delta: OutputDelta) -> int:

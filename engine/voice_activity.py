@@ -1,10 +1,13 @@
-"""Voice activity for all sessions at once: the Silero model, one batch per tick, on one worker thread.
+"""Voice activity for all sessions at once: the Silero model, one batch per tick of the event loop.
 
 Each session owns a *slot*: a row of the recurrent state and of the context, zeroed when the session joins, written by
 no one else. A tick gathers one frame of every slot that has one, runs the model on those rows, and scatters state and
-context back; rows that take no part are not touched. The worker sleeps until a frame is there, and ticks at most once
-per ``TICK_S`` while it keeps up, so that the frames of many sessions share a run; when a slot lags behind it goes as
-fast as it can.
+context back; rows that take no part are not touched. There is at most one tick per ``TICK_S`` while it keeps up, so
+that the frames of many sessions share a run; what a tick leaves over is the next one's, in the next turn of the loop.
+
+Ticks run on the event loop itself. A row takes some 20 us and a tick has at most ``MAX_ROWS``; to hand the frames to a
+thread and the results back costs more than small batches do, and on a busy core a thread waits for the interpreter
+longer than it works.
 
 What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.sound_levels`) counts as
 none: its probability becomes 0. The same levels tell for how long nothing has been heard, sooner than the model does.
@@ -20,10 +23,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -39,8 +41,10 @@ from duologue.engine.sound_levels import SoundLevels
 logger = logging.getLogger(__name__)
 
 SAMPLE_RATE = 16_000
-TICK_S = 0.012
+TICK_S = 0.008
 """A quarter of a frame: the longest that a frame waits for others to share its run."""
+MAX_ROWS = 64
+"""Most frames in a run, 1 to 2 ms of work. Larger batches would not be cheaper, and everybody else waits meanwhile."""
 MAX_PENDING = 1024
 """Frames (32.8 s) of one session that may wait before ``feed`` refuses more."""
 
@@ -72,7 +76,8 @@ class FrameModel(Protocol):
 
 
 class VoiceActivityService:
-    """Owner of the worker thread. Used on the event loop: ``await start()`` first, ``await close()`` last."""
+    """Owner of the model and of everybody's state. Used on the event loop: ``await start()`` first, ``await close()``
+    last."""
 
     def __init__(self, load: Callable[[], FrameModel], slots: int = 64) -> None:
         self._load = load
@@ -80,32 +85,28 @@ class VoiceActivityService:
         self._state = np.zeros((2, slots, STATE), np.float32)
         self._context = np.zeros((slots, CONTEXT), np.float32)
         self._levels = SoundLevels(slots, FRAME, SAMPLE_RATE)
-        self._input = np.zeros((slots, CONTEXT + FRAME), np.float32)
+        self._input = np.zeros((min(slots, MAX_ROWS), CONTEXT + FRAME), np.float32)
         """The batch of a tick; only its first rows are in use."""
         self._free = list(range(slots - 1, -1, -1))
         self._streams: set[VoiceActivityStream] = set()
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
         self._waiting: dict[VoiceActivityStream, None] = {}
         """Streams with at least one frame, in the order in which they got it."""
-        self._in_tick: frozenset[VoiceActivityStream] = frozenset()
-        self._closing = False
+        self._timer: asyncio.Handle | None = None
+        """Of the next tick."""
+        self._ticked_at = 0.0
         self._failure: str | None = None
-        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Load the model, run it once, start the worker. Raises what the loading raises."""
+        """Load the model and run it once, on another thread. Raises what the loading raises."""
 
         def load() -> FrameModel:
             model = self._load()
             model.step(np.zeros((1, CONTEXT + FRAME), np.float32), np.zeros((2, 1, STATE), np.float32))
             return model
 
-        self._loop = asyncio.get_running_loop()
         self._model = await run_in_thread(load, "voice-activity-load")
-        self._thread = threading.Thread(target=self._run, name="voice-activity", daemon=True)
-        self._thread.start()
+        self._loop = asyncio.get_running_loop()
 
     def open(self, on_frame: Callable[[VoiceFrame], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
         """Join. ``on_frame`` gets what is known of each frame, in order, on the event loop.
@@ -113,14 +114,13 @@ class VoiceActivityService:
         ``sample_rate`` is that of :meth:`VoiceActivityStream.feed_pcm`. Raises :class:`VoiceActivityError` when every
         slot is taken or the service does not run.
         """
-        with self._lock:
-            self._check_running()
-            if not self._free:
-                raise VoiceActivityError(f"All {self._context.shape[0]} voice-activity slots are taken.")
-            slot = self._free.pop()
-            self._state[:, slot] = 0
-            self._context[slot] = 0
-            self._levels.reset(slot)
+        self._check_running()
+        if not self._free:
+            raise VoiceActivityError(f"All {self._context.shape[0]} voice-activity slots are taken.")
+        slot = self._free.pop()
+        self._state[:, slot] = 0
+        self._context[slot] = 0
+        self._levels.reset(slot)
         stream = VoiceActivityStream(self, slot, on_frame, sample_rate)
         self._streams.add(stream)
         return stream
@@ -136,110 +136,78 @@ class VoiceActivityService:
         return len(self._streams)
 
     async def close(self) -> None:
-        """Close every stream and join the worker."""
+        """Close every stream."""
         for stream in list(self._streams):
             stream.close()
-        with self._lock:
-            self._closing = True
-            self._work.notify()
-        if self._thread is not None:
-            await run_in_thread(self._thread.join, "voice-activity-close")
-            self._thread = None
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
 
     # -- for the streams -----------------------------------------------------------------------------------------------
 
     def submit(self, stream: VoiceActivityStream, frames: Sequence[Frame]) -> None:
         """Queue whole frames of a stream."""
-        with self._lock:
-            self._check_running()
-            stream.frames.extend(frames)
-            if stream not in self._in_tick:
-                # A worker that waits for the end of the tick is left alone: a wake-up a frame costs more than a frame.
-                wakes = not self._waiting or len(stream.frames) > 1
-                self._waiting[stream] = None
-                if wakes:
-                    self._work.notify()
+        self._check_running()
+        stream.frames.extend(frames)
+        self._waiting[stream] = None
+        if self._timer is None:
+            self._wind(self._ticked_at + TICK_S - time.monotonic())
 
     def leave(self, stream: VoiceActivityStream) -> None:
-        """Free the stream's slot. A tick that has it in hand drops its row."""
+        """Free the stream's slot."""
         self._streams.discard(stream)
-        with self._lock:
-            stream.frames.clear()
-            self._waiting.pop(stream, None)
-            self._in_tick -= {stream}
-            self._free.append(stream.slot)
+        stream.frames.clear()
+        self._waiting.pop(stream, None)
+        self._free.append(stream.slot)
 
     def _check_running(self) -> None:
         if self._failure is not None:
             raise VoiceActivityError(self._failure)
-        if self._thread is None or self._closing:
+        if self._loop is None:
             raise VoiceActivityError("The voice-activity service is not running.")
 
-    # -- worker --------------------------------------------------------------------------------------------------------
+    # -- ticks ---------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _wind(self, rest: float) -> None:
+        """Have a tick in ``rest`` seconds; after whatever else is due by then, so that more frames are there."""
+        assert self._loop is not None
+        self._timer = self._loop.call_later(rest, self._tick) if rest > 0 else self._loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        """Take one frame of each stream that has any, and say what it holds."""
+        self._timer, self._ticked_at = None, time.monotonic()
+        streams = list(self._waiting)[:MAX_ROWS]
+        if not streams:
+            return  # all have left
+        batch = [(stream, stream.frames.popleft()) for stream in streams]
+        for stream in streams:
+            del self._waiting[stream]
+        # Whoever has more goes behind those that have had none of this tick.
+        self._waiting.update((stream, None) for stream in streams if stream.frames)
+        lags = bool(self._waiting)
         try:
-            last = 0.0
-            while batch := self._gather(last):
-                last = time.monotonic()
-                self._tick(batch)
+            frames = self._step(batch)
         except Exception as error:
             logger.exception("Voice activity failed")
-            with self._lock:
-                self._failure = f"Voice activity failed: {error}"
-            self._call_loop(self._fail_waiters)
+            self._failure = f"Voice activity failed: {error}"
+            for stream in self._streams:
+                stream.wake()
+            return
+        for stream, frame in zip(streams, frames, strict=True):
+            stream.deliver(frame)
+        if lags and self._timer is None and self._loop is not None:
+            self._wind(0)
 
-    def _gather(self, last: float) -> list[tuple[VoiceActivityStream, Frame]]:
-        """Wait for frames and take one of each stream that has any. Empty: the service closes."""
-        with self._lock:
-            while not self._closing:
-                rest = last + TICK_S - time.monotonic()
-                if self._waiting and (rest <= 0 or any(len(stream.frames) > 1 for stream in self._waiting)):
-                    batch = [(stream, stream.frames.popleft()) for stream in self._waiting]
-                    self._in_tick = frozenset(self._waiting)
-                    self._waiting.clear()
-                    return batch
-                self._work.wait(rest if self._waiting else None)
-        return []
-
-    def _tick(self, batch: list[tuple[VoiceActivityStream, Frame]]) -> None:
+    def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> Iterable[VoiceFrame]:
         assert self._model is not None
         slots = [stream.slot for stream, _ in batch]
         rows = self._input[: len(batch)]
         rows[:, :CONTEXT] = self._context[slots]
         _fill(rows[:, CONTEXT:], batch)
-        probabilities, state = self._model.step(rows, self._state[:, slots])
-        powers = self._levels.powers(rows[:, CONTEXT:])
-        with self._lock:
-            if len(self._in_tick) < len(batch):  # the rows of those that have left are not written any more
-                kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
-                batch, slots = [batch[row] for row in kept], [slots[row] for row in kept]
-                rows, state, powers, probabilities = rows[kept], state[:, kept], powers[kept], probabilities[kept]
-            self._state[:, slots] = state
-            self._context[slots] = rows[:, -CONTEXT:]
-            steady, quiet_ms = self._levels.update(slots, powers)
-            self._waiting.update(dict.fromkeys(stream for stream in self._in_tick if stream.frames))
-            self._in_tick = frozenset()
-        frames = map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
-        results = list(zip((stream for stream, _ in batch), frames, strict=True))
-        self._call_loop(lambda: self._deliver(results))
-
-    def _call_loop(self, work: Callable[[], None]) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.call_soon_threadsafe(work)
-        except RuntimeError:
-            logger.debug("The event loop closed before voice activity did")
-
-    # -- back on the event loop ----------------------------------------------------------------------------------------
-
-    def _deliver(self, results: list[tuple[VoiceActivityStream, VoiceFrame]]) -> None:
-        for stream, frame in results:
-            stream.deliver(frame)
-
-    def _fail_waiters(self) -> None:
-        for stream in self._streams:
-            stream.wake()
+        probabilities, self._state[:, slots] = self._model.step(rows, self._state[:, slots])
+        self._context[slots] = rows[:, -CONTEXT:]
+        steady, quiet_ms = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
+        return map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
 
 
 @lru_cache(maxsize=16)
@@ -268,7 +236,7 @@ class VoiceActivityStream:
     ) -> None:
         self.slot = slot
         self.frames: deque[Frame] = deque()
-        """Frames that wait for a tick; the service's lock guards it."""
+        """Frames that wait for a tick."""
         self.converter = None if sample_rate == SAMPLE_RATE else _converter(sample_rate)
         self._service = service
         self._on_frame = on_frame

@@ -74,9 +74,10 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def share_interpreter() -> None:
-    """Let a stage's thread have the interpreter within half a millisecond of wanting it.
+    """Let a thread have the interpreter within half a millisecond of wanting it.
 
-    Python's own 5 ms are several times what a step of voice activity takes, and it wants the interpreter twice a step.
+    Python's own 5 ms are several times what a step of voice activity takes, and the event loop wants the interpreter
+    back after each; so does a stage's thread.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

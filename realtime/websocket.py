@@ -59,16 +59,12 @@ class WebSocketTransport:
             self.lost = message.get("code") == ABNORMAL and not self._closed
             return None
         text = message.get("text")
-        return self._counted(_binary_refused()) if text is None else self.decoded(text)
+        return self.counted(_binary_refused() if text is None else self.dialect.decode(text))
 
     def deliver_to(self, inlet: Inlet | None) -> None:
         """See :class:`~duologue.sessions.actor.DirectTransport`."""
         if self._direct is not None:
             self._direct.deliver_to(None if inlet is None else _Decoding(self, inlet))
-
-    def decoded(self, payload: str | bytes) -> AnyClientEvent | InvalidEvent:
-        """The event in a text frame, counted if it is invalid."""
-        return self._counted(self.dialect.decode(payload))
 
     def send_now(self, events: Sequence[ServerEvent]) -> bool:
         """See :class:`~duologue.sessions.actor.DirectTransport`."""
@@ -78,7 +74,8 @@ class WebSocketTransport:
         self._direct.write_text([text.encode() for event in events for text in encode(event)])
         return True
 
-    def _counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
+    def counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
+        """The same event; an invalid one is counted."""
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()
         return event
@@ -122,11 +119,12 @@ class _Decoding:
 
     def __init__(self, transport: WebSocketTransport, inlet: Inlet) -> None:
         self.ready = inlet.ready
-        self._decoded, self._take = transport.decoded, inlet.take
+        self._decode, self._counted, self._take = transport.dialect.decode, transport.counted, inlet.take
 
     def take(self, payload: bytes) -> None:
         """See :class:`~duologue.realtime.ws_frames.Sink`."""
-        self._take(self._decoded(payload))
+        event = self._decode(payload)
+        self._take(event if type(event) is not InvalidEvent else self._counted(event))
 
 
 def edge_event_id() -> str:

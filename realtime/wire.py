@@ -88,6 +88,11 @@ def encode(event: ServerEvent) -> str:
     return _encoder.encode(event).decode()
 
 
+def frames(event: ServerEvent) -> tuple[str]:
+    """The one text frame that says a server event in the GA dialect."""
+    return (_encoder.encode(event).decode(),)
+
+
 def decode(frame: str | bytes) -> AnyClientEvent | InvalidEvent:
     """The client event in a text frame of the GA dialect, as :func:`decode_as` says."""
     event: AnyClientEvent | InvalidEvent = decode_as(GA, frame)

@@ -66,8 +66,7 @@ from duologue.sessions.translation_events import TranslationSession
 MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
-MAX_UNHEARD_BYTES = 30 * 2 * 24_000
-"""Sound of a media track that may wait for a session that is busy: 30 s."""
+MEDIA_BYTES_PER_SECOND = 2 * 24_000
 
 
 class Transport(Protocol):
@@ -203,11 +202,13 @@ class SessionActor:
         *,
         clock: Callable[[], float],
         output_buffer_bytes: int,
+        input_buffer_s: float,
         on_requests_changed: Callable[[int, EngineRequest], None] = lambda change, request: None,
         tool_servers: ToolServers | None = None,
         media: Media | None = None,
     ) -> None:
-        """``media``: by what sound comes and goes, if not inside events."""
+        """``media``: by what sound comes and goes, if not inside events; ``input_buffer_s``: how much of what comes
+        over it may wait while the session is busy."""
         self._machine = machine
         self._media = media
         self._unheard = b""
@@ -215,6 +216,7 @@ class SessionActor:
         self._transport = transport
         self._clock = clock
         self._output_buffer_bytes = output_buffer_bytes
+        self._input_buffer_bytes = int(input_buffer_s * MEDIA_BYTES_PER_SECOND) // 2 * 2
         self._on_requests_changed = on_requests_changed
         self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
@@ -284,7 +286,8 @@ class SessionActor:
 
     def hear(self, pcm: bytes) -> None:
         if self._mailbox.full():  # a track does not wait: what comes meanwhile is joined, the newest is kept
-            self._unheard = (self._unheard + pcm)[-MAX_UNHEARD_BYTES:]
+            unheard = self._unheard + pcm
+            self._unheard = unheard[max(0, len(unheard) - self._input_buffer_bytes) :]
             return
         if self._unheard:
             pcm, self._unheard = self._unheard + pcm, b""
@@ -314,7 +317,7 @@ class SessionActor:
     # -- Inlet ---------------------------------------------------------------------------------------------------------
 
     def ready(self) -> bool:
-        return not (self._reader_waits or self._mailbox.full())
+        return not self._reader_waits and len(self._mailbox.events) < MAILBOX_EVENTS
 
     def take(self, event: ClientEvent | InvalidEvent) -> None:
         self._mailbox.post(event)
@@ -358,14 +361,13 @@ class SessionActor:
                     self._perform(machine.handle(take(), clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
-            self._meter.wasted(machine.speculations_wasted)
             if machine.deadline != self._timer_at:
                 self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
             self._fault.set_exception(error)
         finally:
             self._running = False
-        if self._outbox.slots or self._outbox_filled.is_set() or self._closing is not None:
+        if self._outbox.slots or self._closing is not None:
             self._note_outbox()
         if self._readable and not self._drain_due and self._has_room:
             self._drain_soon()
@@ -410,7 +412,8 @@ class SessionActor:
             delta = stream.take()
             if delta is None:
                 continue
-            readable[request_id] = stream
+            if stream.readable:
+                readable[request_id] = stream
             self._mailbox.post(EngineOutput(request_id, delta, stream.usage))
             if type(delta) is Finished:
                 self._abort(request_id)
@@ -424,12 +427,12 @@ class SessionActor:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
                     self._meter.sent(event, self._clock())
+                case FeedVoiceActivity():
+                    self._feed(effect)
                 case Play() | FinishPlaying() | StopPlaying():
                     self._play(effect)
                 case DropAudio(response_id=response_id):
                     self._outbox.drop_audio(response_id)
-                case FeedVoiceActivity():
-                    self._feed(effect)
                 case StopVoiceActivity():
                     self._stop_voice_activity()
                 case Interrupted(after_s=after_s):
@@ -444,6 +447,7 @@ class SessionActor:
                     self._open(request)
                 case AbortRequest(request_id=request_id, reason=reason):
                     self._abort(request_id, reason)
+                    self._meter.wasted(self._machine.speculations_wasted)
                 case ListTools(item_id=item_id, server=server):
                     self._begin_tool_call(item_id, self._list_tools(item_id, server))
                 case CallTool(item_id=item_id):

@@ -108,6 +108,7 @@ class Conversation:
 
     def __init__(self, limits: Limits) -> None:
         self._entries: list[Entry] = []
+        self._by_id: dict[str, Entry] = {}
         self._limits = limits
         self._audio_bound_s = 0.0
         """No less than the sound that is held; counted anew only when it passes the limit."""
@@ -121,10 +122,7 @@ class Conversation:
         return iter(self._entries)
 
     def find(self, item_id: str) -> Entry | None:
-        for entry in reversed(self._entries):  # what is looked for fifty times a second is the latest
-            if entry.item.id == item_id:
-                return entry
-        return None
+        return self._by_id.get(item_id)
 
     def previous_id(self, item_id: str) -> str | None:
         """The id before an item's, None at the front."""
@@ -150,10 +148,12 @@ class Conversation:
                 message = f"Previous item with id '{previous_item_id}' not found."
                 raise ProtocolError("item_create_invalid_previous_item_id", message, "previous_item_id")
         self._entries.insert(index, entry)
+        self._by_id[entry.id] = entry
         self.version += 1
         if entry.recording is not None:
             self._audio_bound_s += entry.recording.seconds
-        self._drop_old_audio()
+        if self._audio_bound_s > self._limits.kept_audio_s:
+            self._drop_old_audio()
         if entry.pictures or entry.seen:
             self._drop_old_pictures()
 
@@ -163,6 +163,7 @@ class Conversation:
             message = f"Error deleting item: the item with id '{item_id}' does not exist."
             raise ProtocolError("item_delete_invalid_item_id", message, "item_id")
         self._entries.remove(entry)
+        del self._by_id[item_id]
         self.version += 1
         return entry
 
@@ -209,11 +210,10 @@ class Conversation:
         room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
         recording.pcm += pcm if len(pcm) <= room else pcm[: max(0, room)]
         self._audio_bound_s += len(pcm) / 2 / recording.sample_rate
-        self._drop_old_audio()
+        if self._audio_bound_s > self._limits.kept_audio_s:
+            self._drop_old_audio()
 
     def _drop_old_audio(self) -> None:
-        if self._audio_bound_s <= self._limits.kept_audio_s:
-            return
         total = sum(entry.recording.seconds for entry in self._entries if entry.recording is not None)
         for entry in self._entries[:-1]:
             if total <= self._limits.kept_audio_s:

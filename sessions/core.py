@@ -197,6 +197,12 @@ class SessionCore:
             raise ProtocolError("invalid_value", message, f"{where}.content")
         return pictures
 
+    def check_room(self, param: str | None = None) -> None:
+        """Raise ``ProtocolError`` that names ``param`` if the conversation takes no more items."""
+        limit = self.context.limits.max_items
+        if len(self.conversation) >= limit:
+            raise ProtocolError("invalid_value", f"The conversation is full: {limit} items. Delete some.", param)
+
     def take_effects(self) -> list[Effect]:
         taken, self.effects = self.effects, []
         return taken

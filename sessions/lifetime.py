@@ -21,11 +21,8 @@ class Lifetime:
         self._max_idle_s = math.inf if limits.max_idle_s is None else limits.max_idle_s
         self._heard_at = now
         self._look_at = now + self._max_idle_s
-
-    @property
-    def deadline(self) -> float:
+        self.deadline = min(self._expires_at, self._look_at)
         """When :meth:`over` is to be asked."""
-        return min(self._expires_at, self._look_at)
 
     def heard(self, now: float) -> None:
         """The client has said something, or is being served."""
@@ -38,6 +35,7 @@ class Lifetime:
         if now < self._look_at:
             return None
         self._look_at = self._heard_at + self._max_idle_s
+        self.deadline = min(self._expires_at, self._look_at)
         if now < self._look_at:
             return None
         return ProtocolError("duologue.session_idle", IDLE.format(seconds=self._max_idle_s))

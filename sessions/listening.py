@@ -190,8 +190,11 @@ class Listening:
     @property
     def deadline(self) -> float:
         """When :meth:`tick` is due at the latest."""
-        broken_off_at = self._input_at + OVERLAP_GAP_S if self._overlap.speaking else math.inf
-        return min(self._answer_until, self._watch_at, broken_off_at)
+        deadline = self._answer_until if self._answer_until < self._watch_at else self._watch_at
+        overlap = self._overlap.open
+        if overlap is not None and overlap.speaking:
+            deadline = min(deadline, self._input_at + OVERLAP_GAP_S)
+        return deadline
 
     def append(self, data: bytes, now: float) -> None:
         self._input_at = self._heard_until = now
@@ -265,6 +268,7 @@ class Listening:
                 f"Expected at least {MIN_COMMIT_MS}ms of audio, but buffer only has {held_ms:.2f}ms of audio."
             )
             raise ProtocolError("input_audio_buffer_commit_empty", message)
+        self._core.check_room()
         if self._turn is not None:
             self._core.emit(events.SpeechStopped, audio_end_ms=self._timeline.wire_ms(end), item_id=self._turn.item_id)
             self._listener.turn_resumed()
@@ -285,7 +289,8 @@ class Listening:
         self._core.emit(events.InputAudioCleared)
 
     def commit_silence(self, silence_s: float) -> None:
-        """An idle timeout: an item without sound that says how long nobody spoke."""
+        """An idle timeout: an item without sound that says how long nobody spoke. Raises ``ProtocolError``."""
+        self._core.check_room()
         end, item_id = self._timeline.end, self._core.context.ids("item")
         # A client that sends nothing while nobody speaks has been silent for longer than what it has written.
         settled_ms, end_ms = map(self._timeline.wire_ms, (self._settled, end))
@@ -400,9 +405,14 @@ class Listening:
                 self._watch_at = math.inf
                 milliseconds = self._timeline.wire_ms(end)
                 self._core.emit(events.SpeechStopped, audio_end_ms=milliseconds, item_id=turn.item_id)
-                entry = self._make_item(turn.item_id, turn.start, end)
                 self._settled = end
-                self._listener.turn_committed(entry, now)
+                try:
+                    self._core.check_room()
+                except ProtocolError as error:
+                    self._core.emit_error(error)
+                    self._listener.turn_dropped()
+                else:
+                    self._listener.turn_committed(self._make_item(turn.item_id, turn.start, end), now)
 
     def _since_onset_s(self, start: int, position: int) -> float:
         """How much has come since the first of the voice that was found at ``position``, in a turn from ``start``."""

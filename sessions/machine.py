@@ -16,6 +16,7 @@ the parts fit together:
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from msgspec import UNSET
 
@@ -58,7 +59,7 @@ from duologue.sessions.updating import Bound, SettingsUpdates
 
 HUNG_UP = "The session was ended."
 NORMAL, GOING_AWAY = 1000, 1001
-FROM_CLIENT = (client.ClientEvent, client.InvalidEvent)
+FROM_CLIENT = frozenset((*get_args(client.AnyClientEvent), client.InvalidEvent))
 HANDSHAKE_BOUND = Bound(type=True, model=True)
 
 
@@ -99,7 +100,10 @@ class ConversationMachine:
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
         listening, responses = self._listening, self._answering.responses
-        deadline = min(self._lifetime.deadline, self._waiting_until, responses.due, listening.deadline)
+        deadline = listening.deadline
+        for other in (self._lifetime.deadline, self._waiting_until, responses.due):
+            if other < deadline:
+                deadline = other
         return deadline if responses.idle_since is None else min(deadline, self._idle_at)
 
     @property
@@ -113,13 +117,14 @@ class ConversationMachine:
 
     def handle(self, event: Input, now: float) -> list[Effect]:
         """Take one event. Client faults become one ``error`` event and change nothing."""
+        responses = self._answering.responses
         if type(event) is AudioSent:  # as often as sound leaves, and nothing follows from it but more of it
             begins_at = self._core.ledger.sent(event.item_id, event.samples, now)
             if self._core.echo is not None:
                 self._core.echo.sent(event.item_id, event.samples, begins_at)
-            self._answering.responses.flow(now)
+            responses.flow(now)
         elif not self._closed:
-            if isinstance(event, FROM_CLIENT):
+            if type(event) in FROM_CLIENT:
                 self._lifetime.heard(now)
             try:
                 self._dispatch(event, now)
@@ -127,32 +132,35 @@ class ConversationMachine:
                 self._core.emit_error(error, getattr(event, "event_id", None))
             while self._core.postponed and not self._closed:
                 self._dispatch(self._core.postponed.pop(0), now)
-            self._answering.responses.flow(now)
-            self._answer_decisions(now)
+            responses.flow(now)
+            if responses.remote.answer_owed:
+                self._answer_decisions(now)
             if self._waiting is not None and not self._closed:
                 self._stop_waiting(self._waiting, now)
-            self._close_when_drained(now)
-        return self._core.take_effects()
+            if self._shutting_down:
+                self._close_when_drained(now)
+        effects, self._core.effects = self._core.effects, []
+        return effects
 
     def _dispatch(self, event: Input, now: float) -> None:
-        match event:
+        match event:  # the most frequent first: a class that does not match costs more than one that does
+            case EngineOutput():
+                if not self._listening.overlap_output(event, now):
+                    self._answering.engine_output(event, now)
+            case client.InputAudioAppend(audio=audio):
+                self._refuse_on_media("input_audio_buffer.append")
+                self._listening.append(audio, now)
+            case VoiceActivity():
+                self._listening.voice_activity(event, now)
             case MediaAudio(pcm=pcm):
                 self._lifetime.heard(now)
                 self._listening.hear(pcm, now)
             case MediaPicture(picture=picture):
                 self._core.view.append(picture)
-            case client.InputAudioAppend(audio=audio):
-                self._refuse_on_media("input_audio_buffer.append")
-                self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
-            case VoiceActivity():
-                self._listening.voice_activity(event, now)
             case TurnJudged(question=question, probability=probability):
                 self._listening.turn_judged(question, probability, now)
-            case EngineOutput():
-                if not self._listening.overlap_output(event, now):
-                    self._answering.engine_output(event, now)
             case Dialled(digit=digit, received_at=received_at):
                 self._lifetime.heard(now)
                 self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
@@ -217,9 +225,7 @@ class ConversationMachine:
 
     def _create_item(self, item: Item, previous_item_id: str | None) -> None:
         core, conversation = self._core, self._core.conversation
-        limit = core.context.limits.max_items
-        if len(conversation) >= limit:
-            raise ProtocolError("invalid_value", f"The conversation is full: {limit} items.", "item")
+        core.check_room("item")
         entry = core.entry_of(item)
         if isinstance(item, FunctionCallOutputItem) and not _has_call(conversation, item.call_id):
             message = f"No function call with call_id '{item.call_id}' in the conversation."
@@ -241,7 +247,7 @@ class ConversationMachine:
     def _answer_decisions(self, now: float) -> None:
         """What came of a call that the client had to decide on is answered, unless the client has asked for it."""
         remote = self._answering.responses.remote
-        if remote.answer_owed and not (self._closed or self._answering.busy or remote.calling):
+        if not (self._closed or self._answering.busy or remote.calling):
             remote.answer_owed = False
             try:
                 self._answering.create(response_overrides(UNSET), now)
@@ -304,7 +310,7 @@ class ConversationMachine:
             self._answering.create(response_overrides(UNSET), now)
 
     def _close_when_drained(self, now: float) -> None:
-        if not self._shutting_down or self._closed:
+        if self._closed:
             return
         drained = not self._answering.working and self._waiting is None
         if drained and not self._answering.responses.media.plays(now):

@@ -71,6 +71,7 @@ class ManagerSettings:
     limits: Limits
     max_sessions: int = 64
     output_buffer_bytes: int = 2 * 1024 * 1024
+    input_buffer_s: float = 30.0
     speculate: bool = True
     can_call_tools: bool = False
     translation_instructions: str = INSTRUCTIONS
@@ -115,6 +116,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         limits=limits,
         max_sessions=deploy.duplex_session.max_sessions,
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
+        input_buffer_s=deploy.duplex_session.input_buffer_s,
         speculate=deploy.duplex_session.speculate,
         can_call_tools=capabilities.tools,
         translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
@@ -211,6 +213,7 @@ class SessionManager:
             transport,
             clock=self._clock,
             output_buffer_bytes=self._settings.output_buffer_bytes,
+            input_buffer_s=self._settings.input_buffer_s,
             on_requests_changed=self._count_requests,
             tool_servers=self._tool_servers(self._settings.mcp) if self._tool_servers is not None else None,
             media=media,

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
-from duologue.sessions.translation_events import Timed, TranslatedAudioDelta, TranslatedTextDelta
+from duologue.sessions.translation_events import TranslatedAudioDelta, TranslatedTextDelta
 
 SOUNDS = (events.OutputAudioDelta, TranslatedAudioDelta)
+TIMED = (TranslatedAudioDelta, TranslatedTextDelta)
 DELTAS = (
     *SOUNDS,
     events.OutputAudioTranscriptDelta,
@@ -66,7 +67,7 @@ class Outbox:
             return
         if kind in SOUNDS:
             self.audio_bytes += len(event.delta)
-        key = (kind, event.elapsed_ms if isinstance(event, Timed) else event.item_id)
+        key = (kind, getattr(event, "elapsed_ms" if kind in TIMED else "item_id"))
         slot = self._open.get(key)
         if slot is None:
             slot = self._open[key] = Outgoing(event, 0)

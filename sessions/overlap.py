@@ -83,14 +83,15 @@ class OverlapGate:
         self._speaker = speaker
         self._cut = cut
         self._wire_ms = wire_ms
-        self._overlap: Overlap | None = None
+        self.open: Overlap | None = None
+        """Speech that has not been judged."""
         self._acknowledgements = Acknowledgements()
         self._phrases: tuple[str, ...] = ENGLISH
 
     @property
     def start(self) -> int | None:
         """Where the speech begins that has not been judged."""
-        return None if self._overlap is None else self._overlap.start
+        return None if self.open is None else self.open.start
 
     @property
     def _settings(self) -> AdaptiveInterruption | None:
@@ -102,7 +103,7 @@ class OverlapGate:
 
     def signal(self, signal: TurnSignal, position: int, now: float) -> Sequence[Held]:
         """Take a signal of the policy; returns those that are to be followed now."""
-        overlap = self._overlap
+        overlap = self.open
         if overlap is None:
             if isinstance(signal, Started) and self._settings and self._speaker.left_s(now) >= LEAST_LEFT_S:
                 self._begin(signal, position, now)
@@ -121,7 +122,7 @@ class OverlapGate:
 
     def frame(self, position: int, now: float) -> Sequence[Held]:
         """So much has been heard; returns the signals that are to be followed now."""
-        overlap, settings = self._overlap, self._settings
+        overlap, settings = self.open, self._settings
         if overlap is None:
             return ()
         if settings is None or not self._speaker.left_s(now):
@@ -134,26 +135,21 @@ class OverlapGate:
                 self._recognise(overlap, position)
         return ()
 
-    @property
-    def speaking(self) -> bool:
-        """Whether there is speech that has not been judged and has not paused."""
-        return self._overlap is not None and self._overlap.speaking
-
     def break_off(self, position: int) -> None:
         """Nothing comes any more, as when a key is let go: what has come is all there is."""
-        overlap = self._overlap
+        overlap = self.open
         if overlap is not None and overlap.speaking:
             overlap.speaking = False
             if overlap.request_id is None:
                 self._recognise(overlap, position)
 
     def owns(self, request_id: str) -> bool:
-        return self._overlap is not None and self._overlap.request_id == request_id
+        return self.open is not None and self.open.request_id == request_id
 
     def output(self, delta: Delta, now: float) -> Sequence[Held] | None:
         """What the recogniser says; returns the signals that are to be followed now. None: the speech is to be
         forgotten, and :meth:`dismiss` called."""
-        overlap, settings = self._overlap, self._settings
+        overlap, settings = self.open, self._settings
         assert overlap is not None
         if isinstance(delta, TranscriptDelta):
             overlap.words.append(delta.text)
@@ -166,7 +162,7 @@ class OverlapGate:
 
     def dismiss(self, position: int, now: float) -> None:
         """The speech, if there is any, was not meant: the answer goes on."""
-        overlap, self._overlap = self._overlap, None
+        overlap, self.open = self.open, None
         if overlap is None:
             return
         self._stop_recognising(overlap)
@@ -175,13 +171,13 @@ class OverlapGate:
         self._speaker.resume(now)
 
     def _begin(self, signal: Started, position: int, now: float) -> None:
-        self._overlap = Overlap(signal.start, position, [(signal, position)], asked_at=position)
+        self.open = Overlap(signal.start, position, [(signal, position)], asked_at=position)
         self._tell(events.InterruptionPending, audio_start_ms=self._wire_ms(signal.start))
         self._speaker.pause(now)
 
     def _let_through(self, overlap: Overlap) -> Sequence[Held]:
         self._stop_recognising(overlap)
-        self._overlap = None
+        self.open = None
         return overlap.held
 
     def _interrupts(self, text: str, settings: AdaptiveInterruption) -> bool:

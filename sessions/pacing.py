@@ -30,7 +30,8 @@ class Pacer:
 
     def __init__(self, ledger: PlayoutLedger) -> None:
         self._ledger = ledger
-        self._held: deque[EngineOutput] = deque()
+        self.held: deque[EngineOutput] = deque()
+        """For others to see whether there is anything."""
         self._at = 0
         """Bytes of the sound at the front that have gone out."""
         self._faded = False
@@ -39,31 +40,27 @@ class Pacer:
         """Sound that is held, PCM16."""
 
     @property
-    def empty(self) -> bool:
-        return not self._held
-
-    @property
     def holds_end(self) -> bool:
         """Whether the engine has made the answer to its end, and that is held."""
-        return bool(self._held) and isinstance(self._held[-1].delta, Finished)
+        return bool(self.held) and isinstance(self.held[-1].delta, Finished)
 
     def put(self, output: EngineOutput) -> None:
-        self._held.append(output)
+        self.held.append(output)
         if isinstance(output.delta, AudioDelta):
             self.held_bytes += len(output.delta.pcm)
 
     def clear(self) -> None:
         """The answer is over: forget what is held."""
-        self._held.clear()
+        self.held.clear()
         self._at = self.held_bytes = 0
         self.paused = self._faded = False
 
     def pause(self) -> EngineOutput | None:
         """Hold everything back. Returns a last piece that fades away, unless there is no sound at hand."""
         self.paused = True
-        if not self._held or not isinstance(self._held[0].delta, AudioDelta):
+        if not self.held or not isinstance(self.held[0].delta, AudioDelta):
             return None
-        piece = self._cut(self._held[0], self._held[0].delta, FADE)
+        piece = self._cut(self.held[0], self.held[0].delta, FADE)
         assert isinstance(piece.delta, AudioDelta)
         self._faded = True
         return replace(piece, delta=replace(piece.delta, pcm=faded_out(piece.delta.pcm, FADE)))
@@ -74,11 +71,11 @@ class Pacer:
 
     def next(self, item_id: str, lead_s: float, now: float) -> EngineOutput | None:
         """What may go out now of the answer whose sound belongs to ``item_id``."""
-        if self.paused or not self._held:
+        if self.paused or not self.held:
             return None
-        output = self._held[0]
+        output = self.held[0]
         if not isinstance(output.delta, AudioDelta):
-            return self._held.popleft()
+            return self.held.popleft()
         if self._ledger.ahead_s(item_id, now) >= lead_s - _ROUNDING_S:
             return None
         piece = self._cut(output, output.delta, PIECE)
@@ -90,7 +87,7 @@ class Pacer:
 
     def due(self, item_id: str, lead_s: float, now: float) -> float:
         """When :meth:`next` is worth asking again."""
-        if self.paused or not self._held:
+        if self.paused or not self.held:
             return math.inf
         return now + max(0.0, self._ledger.ahead_s(item_id, now) - (lead_s - PIECE_S))
 
@@ -101,6 +98,6 @@ class Pacer:
         self._at += len(pcm)
         self.held_bytes -= len(pcm)
         if self._at >= len(sound.pcm):
-            self._held.popleft()
+            self.held.popleft()
             self._at = 0
         return replace(output, delta=AudioDelta(pcm=pcm, words=words))

@@ -89,7 +89,10 @@ class PlayoutLedger:
         return item_id in self._items
 
     def item(self, item_id: str) -> ItemPlayout:
-        return self._items.setdefault(item_id, ItemPlayout())
+        item = self._items.get(item_id)
+        if item is None:
+            item = self._items[item_id] = ItemPlayout()
+        return item
 
     def begin(self, item_id: str, response_id: str) -> None:
         """A response has begun to speak."""

@@ -124,21 +124,14 @@ class ResponseLifecycle:
 
     def __post_init__(self) -> None:
         self._calls: dict[str, AnyCall] = {}
-        self._message: MessageOutput | None = None
+        self.message: MessageOutput | None = None
+        """The answer in words, once it has begun."""
+        self.out_of_band = self.settings.conversation_id is None
         self.emit(events.ResponseCreated, response=self._snapshot("in_progress", None))
 
     @property
     def spoken(self) -> bool:
         return self.settings.modality == "audio"
-
-    @property
-    def out_of_band(self) -> bool:
-        return self.settings.conversation_id is None
-
-    @property
-    def message(self) -> MessageOutput | None:
-        """The answer in words, once it has begun."""
-        return self._message
 
     @property
     def open_output(self) -> OutputItem | None:
@@ -169,7 +162,7 @@ class ResponseLifecycle:
         """Begin the answer in words; :meth:`announce` follows once it stands in the conversation."""
         self.state = TRANSITIONS[self.state, "open"]
         encoder = WireEncoder(encoding(self.settings.audio_format)) if self.spoken else None
-        message = self._message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
+        message = self.message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
         self.outputs.append(message)
         return message
 

@@ -61,7 +61,8 @@ class Responses:
         self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
         self._pacer = Pacer(core.ledger)
-        self._due = math.inf
+        self.due = math.inf
+        """When more of what is held back may go out."""
         self.remote = RemoteTools(core)
         self.media = MediaOutput(core)
         self.active: ResponseLifecycle | None = None
@@ -159,6 +160,8 @@ class Responses:
         )
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
+        if settings.conversation_id is not None:
+            self._core.check_room()
         self._rates.check(now)
         response = ResponseLifecycle(
             self._core.context.ids("resp"), settings, self._core.emit, self._core.conversation.previous_id
@@ -233,10 +236,12 @@ class Responses:
     def _arrived(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
         """The engine has made more of a response: it is taken at once, or held back until its sound is due."""
         response.usage = output.usage  # what it has used so far is what it has used if it is broken off now
-        if isinstance(output.delta, AudioDelta) and not response.out_of_band:
-            self._core.ledger.generated(self._message(response)[0].id, len(output.delta.pcm) // 2)
-        paces = self._lead_s is not None and isinstance(output.delta, AudioDelta)
-        if response is self.active and (paces or self._pacer.paused or not self._pacer.empty):
+        sound = output.delta if isinstance(output.delta, AudioDelta) else None
+        if sound is not None and not response.out_of_band:
+            message = response.message or self._message(response)[0]
+            self._core.ledger.generated(message.id, len(sound.pcm) // 2)
+        paces = sound is not None and self._lead_s is not None
+        if response is self.active and (paces or self._pacer.paused or self._pacer.held):
             self._pacer.put(output)
             self.flow(now)
         else:
@@ -244,11 +249,6 @@ class Responses:
 
     def _take(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
         match output.delta:
-            case TextDelta(text=text):
-                message, entry = self._message(response)
-                message.add_text(text)
-                if entry is not None:
-                    entry.spoken_text += text
             case AudioDelta(pcm=pcm, words=words):
                 message, entry = self._message(response)
                 if not response.out_of_band:
@@ -263,6 +263,11 @@ class Responses:
                 if entry is not None:
                     entry.words.extend(words)
                     self._core.conversation.keep_audio(entry, pcm)
+            case TextDelta(text=text):
+                message, entry = self._message(response)
+                message.add_text(text)
+                if entry is not None:
+                    entry.spoken_text += text
             case ToolCallDelta(call_id=key, name=name, arguments=arguments):
                 self._take_call(response, key, name, arguments)
             case Finished(reason=reason, usage=usage, error=error):
@@ -295,22 +300,20 @@ class Responses:
     def paused(self) -> bool:
         return self._pacer.paused
 
-    @property
-    def due(self) -> float:
-        """When more of what is held back may go out."""
-        return self._due
-
     def flow(self, now: float) -> None:
         """Let out what is due of what is held back."""
+        if not self._pacer.held:
+            self.due = math.inf
+            return
         response = self.active
         while response is not None and response.message is not None and self.active is response:
             output = self._pacer.next(response.message.id, self._lead_s or math.inf, now)
             if output is None:
                 break
             self._take(response, output, now)
-        self._due = math.inf
+        self.due = math.inf
         if self.active is not None and self.active.message is not None:
-            self._due = self._pacer.due(self.active.message.id, self._lead_s or math.inf, now)
+            self.due = self._pacer.due(self.active.message.id, self._lead_s or math.inf, now)
 
     def left_s(self, now: float) -> float:
         """Seconds of the answer's sound that are still to be heard; infinite while it is being made. 0: it does not
@@ -496,7 +499,7 @@ class Responses:
             return
         self.active = None
         self._pacer.clear()
-        self._due = math.inf
+        self.due = math.inf
         for output in response.outputs:
             self._settle(output)
         core, spoken = self._core, response.message if response.spoken else None

@@ -122,7 +122,7 @@ class Transcribing:
             self._core.open_request(self.payload(silence, urgency="partial"))  # what comes of it is nobody's
 
     def owns(self, request_id: str) -> bool:
-        return request_id in self._open or self._reads(request_id) is not None
+        return request_id in self._open or (self._hearing is not None and self._reads(request_id) is not None)
 
     # -- a turn in progress --------------------------------------------------------------------------------------------
 

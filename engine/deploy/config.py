@@ -35,6 +35,7 @@ class DuplexSession(Shape, frozen=True):
 
     max_sessions: Count = 64
     input_buffer_s: Seconds = 30.0
+    """Sound of a call that may wait while its session is busy; the newest is kept. A WebSocket is not read instead."""
     output_buffer_bytes: Count = 2_097_152
     output_buffer_events: Count = 512
     resume_window_s: Seconds = 30.0

@@ -68,7 +68,7 @@ def _print(report: GatewayReport, console: Console) -> None:
         f"server and scripted engine on core {_cores(report.server_cores)}, clients on {_cores(report.client_cores)}"
     )
     table = Table(title="20 ms chunks in real time", caption=cores)
-    for heading in ("load", "sessions", "CPU", "loop us", "model us", "us per 20 ms", "p99 sound", "p99 turn", "held"):
+    for heading in ("load", "sessions", "CPU", "us per 20 ms", "p99 sound", "p99 turn", "held"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
     rows: list[tuple[str, Load | None]] = [("sound in", report.incoming), ("sound out", report.outgoing)]
     rows += [("both ways", report.both), *(("both ways", step) for step in report.steps), ("bare echo", report.echo)]
@@ -96,10 +96,9 @@ def _figures(load: Load) -> tuple[str, ...]:
     def late(metric: Metric) -> str:
         return "-" if metric.p99 is None else f"{metric.p99:.1f} ms"
 
-    costs = (load.loop_us, load.model_us, load.cpu_us)
     held = "yes" if load.held else "no"
     times = (late(load.added_sound), late(load.added_decision), held)
-    return (str(load.sessions), f"{load.cpu_share:.0%}", *map(number, costs), *times)
+    return (str(load.sessions), f"{load.cpu_share:.0%}", number(load.cpu_us), *times)
 
 
 def _print_long(report: LongReport, console: Console) -> None:

@@ -55,10 +55,7 @@ class Usage(msgspec.Struct, frozen=True):
     """Processor seconds of the server's process, and its memory."""
 
     at: float
-    loop_s: float
-    """The main thread: the event loop."""
-    other_s: float
-    """All other threads, which is the voice-activity model."""
+    cpu_s: float
     memory: int
 
 
@@ -71,10 +68,8 @@ class Load(msgspec.Struct, frozen=True):
     chunks_out: int
     cpu_share: float
     """Processor time of the server per second: 1 is a whole core."""
-    loop_us: float | None
-    """Event loop's processor time per 20 ms of a session (in and out where both flow)."""
-    model_us: float | None
-    """The same of the voice-activity thread."""
+    cpu_us: float | None
+    """Processor time per 20 ms of a session (in and out where both flow), all in."""
     added_sound: Metric
     """From a 20 ms chunk leaving the scripted engine to its arrival at the client."""
     added_decision: Metric
@@ -83,11 +78,6 @@ class Load(msgspec.Struct, frozen=True):
     lost: int
     unexpected: int
     errors: list[str]
-
-    @property
-    def cpu_us(self) -> float | None:
-        """Processor time per 20 ms of a session, all in."""
-        return None if self.loop_us is None or self.model_us is None else round(self.loop_us + self.model_us, 2)
 
     @property
     def held(self) -> bool:
@@ -171,7 +161,7 @@ async def _measure(
     both = await fleet.measure(pid, options.seconds)
     streaming = usage(pid)
     memory = Memory(count, _kib(empty, idle, count), _kib(empty, streaming, count))
-    idle_share = round((rested.loop_s + rested.other_s - idle.loop_s - idle.other_s) / (rested.at - idle.at), 4)
+    idle_share = round((rested.cpu_s - idle.cpu_s) / (rested.at - idle.at), 4)
     steps, best = await _ramp(fleet, pid, options, both, on_phase) if options.ramp else ([], None)
     return {
         "memory": memory,
@@ -236,10 +226,8 @@ def with_cores(options: GatewayOptions) -> GatewayOptions:
 def usage(pid: int) -> Usage:
     """What a process has used so far."""
     process = psutil.Process(pid)
-    threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
-    total = process.cpu_times()
-    loop_s = threads.get(pid, 0.0)
-    return Usage(time.monotonic(), loop_s, total.user + total.system - loop_s, process.memory_info().rss)
+    times = process.cpu_times()
+    return Usage(time.monotonic(), times.user + times.system, process.memory_info().rss)
 
 
 def _kib(before: Usage, after: Usage, sessions: int) -> float:
@@ -296,16 +284,15 @@ def _load(sessions: int, before: Usage, after: Usage, replies: Sequence[Reply]) 
 
     took = after.at - before.at
     sent, received = sum(r.sent for r in replies), sum(r.received for r in replies)
-    loop_s, other_s = after.loop_s - before.loop_s, after.other_s - before.other_s
+    cpu_s = after.cpu_s - before.cpu_s
     chunks = max(sent, received)
     return Load(
         sessions=sessions,
         seconds=round(took, 2),
         chunks_in=sent,
         chunks_out=received,
-        cpu_share=round((loop_s + other_s) / took, 4),
-        loop_us=round(1e6 * loop_s / chunks, 2) if chunks else None,
-        model_us=round(1e6 * other_s / chunks, 2) if chunks else None,
+        cpu_share=round(cpu_s / took, 4),
+        cpu_us=round(1e6 * cpu_s / chunks, 2) if chunks else None,
         added_sound=metric(joined("sound_us"), "ms", "received by the client - left the scripted engine"),
         added_decision=metric(joined("decision_us"), "ms", "announcement received - deciding chunk sent"),
         pacing_lag=metric(joined("pacing_lag_us"), "ms", "handed to the transport - due"),

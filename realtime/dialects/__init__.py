@@ -23,7 +23,7 @@ class Dialect:
     """The text frames that say a server event: one, or none, or two where the dialect divides it otherwise."""
 
 
-GA = Dialect(decode=wire.decode, encode=lambda event: (wire.encode(event),))
+GA = Dialect(decode=wire.decode, encode=wire.frames)
 BETA = Dialect(decode=beta.decode, encode=beta.encode)
 
 _TRANSLATION_HINTS = {

@@ -21,6 +21,7 @@ from duologue.codecs.resample import resample
 from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
 from duologue.engine.voice_activity import (
     MAX_PENDING,
+    MAX_ROWS,
     SAMPLE_RATE,
     TICK_S,
     VoiceActivityError,
@@ -53,19 +54,12 @@ def speech(speech_dir: Path) -> Samples:
 
 
 class SumModel:
-    """Probability = mean of frame, context and row state, so that any mix-up shows. Optionally stops at a gate."""
+    """Probability = mean of frame, context and row state, so that any mix-up shows."""
 
-    def __init__(self, gate: Any = None, inside: Any = None) -> None:
-        self.gate = gate
-        self.inside = inside
+    def __init__(self) -> None:
         self.batches: list[int] = []
 
     def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
-        if np.any(frames):
-            if self.inside is not None:
-                self.inside.set()
-            if self.gate is not None:
-                self.gate.wait()
         self.batches.append(len(frames))
         following = state + frames.mean(axis=1)[None, :, None]
         return following[0, :, 0] + frames[:, :CONTEXT].mean(axis=1), following.astype(np.float32)
@@ -314,46 +308,82 @@ def test_interleaved_sessions_never_mix(steps: list[tuple[int, int, bool]]) -> N
     asyncio.run(run())
 
 
-async def test_waiting_sessions_share_one_run(kit: Any, service_of: Any) -> None:
-    gate = kit.Gate()
-    model = SumModel(gate)
+async def test_waiting_sessions_share_one_run(service_of: Any) -> None:
+    model = SumModel()
     service = await service_of(model)
     streams = [service.open(lambda p: None) for _ in range(6)]
     for stream in streams:
         stream.feed(np.ones(3 * FRAME, np.float32))
-    gate.open()
     async with asyncio.timeout(20):
         for stream in streams:
             await stream.wait_below(1)
-    assert sum(model.batches[1:]) == 18
-    assert len(model.batches[1:]) <= 9, "all but the first few runs hold every session"
+    assert model.batches[1:] == [6, 6, 6]
 
 
-async def test_fc_046_a_slow_model_bounds_the_queue_and_detection_recovers(kit: Any, service_of: Any) -> None:
-    gate = kit.Gate()
-    service = await service_of(SumModel(gate))
+async def test_a_run_has_a_limit_and_everybody_gets_a_turn(service_of: Any) -> None:
+    model, order = SumModel(), []
+    service = await service_of(model, MAX_ROWS + 10)
+    streams = [service.open(lambda p, n=n: order.append(n)) for n in range(MAX_ROWS + 10)]
+    for stream in streams:
+        stream.feed(np.ones(2 * FRAME, np.float32))
+    async with asyncio.timeout(20):
+        for stream in streams:
+            await stream.wait_below(1)
+    assert max(model.batches) == MAX_ROWS
+    assert order == 2 * list(range(MAX_ROWS + 10)), "no second frame before the last of the first ones"
+
+
+async def test_the_loop_goes_on_between_the_frames_of_who_lags(service_of: Any) -> None:
+    service = await service_of(SumModel())
+    got: list[float] = []
+    stream = service.open(got.append)
+    stream.feed(np.ones(100 * FRAME, np.float32))
+    seen = []
+    async with asyncio.timeout(20):
+        while len(got) < 100:
+            await asyncio.sleep(0)
+            seen.append(len(got))
+    assert max(after - before for before, after in itertools.pairwise([0, *seen])) == 1
+
+
+async def test_a_frame_waits_for_others_no_longer_than_a_tick(service_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SumModel()
+    service = await service_of(model)
+    waits: list[float] = []
+    loop = asyncio.get_running_loop()
+    real = loop.call_later
+
+    def recorded(delay: float, callback: Callable[..., Any], *args: Any) -> Any:
+        if callback == service._tick:
+            waits.append(delay)
+        return real(delay, callback, *args)
+
+    monkeypatch.setattr(loop, "call_later", recorded)
+    streams = [service.open(lambda p: None) for _ in range(3)]
+    streams[0].feed(np.ones(FRAME, np.float32))
+    await streams[0].wait_below(1)
+    assert not waits, "after a rest there is nobody to wait for"
+    for stream in streams:
+        stream.feed(np.ones(FRAME, np.float32))
+    for stream in streams:
+        await stream.wait_below(1)
+    assert model.batches[1:] == [1, 3]
+    assert len(waits) == 1
+    assert 0 < waits[0] <= TICK_S
+
+
+async def test_fc_046_who_feeds_too_fast_is_held_up(service_of: Any) -> None:
+    service = await service_of(SumModel())
     got: list[VoiceFrame] = []
     stream = service.open(got.append)
     limit, total = 50, 30 * 16_000 // FRAME
     most = 0
-
-    async def feeder() -> None:
-        nonlocal most
-        for index in range(total):
-            await stream.wait_below(limit)
-            wobble = np.sin(np.arange(FRAME)) if index % 2 else 0.0  # a steady sound would count as silence
-            stream.feed(np.asarray(np.ones(FRAME) + wobble, np.float32))
-            most = max(most, stream.pending_frames)
-
-    feeding = asyncio.create_task(feeder())
-    await asyncio.wait({feeding}, timeout=0)
-    for _ in range(200):  # far more turns than the feeder needs to reach its limit
-        await asyncio.sleep(0)
-    assert stream.pending_frames == limit
-    assert got == []
-    gate.open()
+    for index in range(total):
+        await stream.wait_below(limit)
+        wobble = np.sin(np.arange(FRAME)) if index % 2 else 0.0  # a steady sound would count as silence
+        stream.feed(np.asarray(np.ones(FRAME) + wobble, np.float32))
+        most = max(most, stream.pending_frames)
     async with asyncio.timeout(20):
-        await feeding
         await stream.wait_below(1)
     assert most == limit
     assert len(got) == total
@@ -361,42 +391,47 @@ async def test_fc_046_a_slow_model_bounds_the_queue_and_detection_recovers(kit: 
     assert heard == sorted(heard), "every frame, in order"
 
 
-async def test_fc_046_a_feeder_that_never_waits_is_refused_not_buffered(kit: Any, service_of: Any) -> None:
-    gate = kit.Gate()
-    service = await service_of(SumModel(gate))
+async def test_fc_046_a_feeder_that_never_waits_is_refused_not_buffered(service_of: Any) -> None:
+    service = await service_of(SumModel())
     stream = service.open(lambda p: None)
     for _ in range(MAX_PENDING):
         stream.feed(np.ones(FRAME, np.float32))
     with pytest.raises(VoiceActivityError, match=f"{MAX_PENDING} frames are pending"):
         stream.feed(np.ones(1, np.float32))
     assert stream.pending_frames == MAX_PENDING
-    gate.open()
     async with asyncio.timeout(20):
         await stream.wait_below(1)
     stream.feed(np.ones(FRAME, np.float32))
 
 
-async def test_a_session_that_leaves_during_a_tick_frees_its_slot_clean(kit: Any, service_of: Any) -> None:
-    gate, inside = kit.Gate(), kit.Signal()
-    service = await service_of(SumModel(gate, inside), 1)
+async def test_a_session_that_leaves_with_frames_waiting_frees_its_slot_clean(service_of: Any) -> None:
+    service = await service_of(SumModel(), 1)
     got: list[VoiceFrame] = []
-    stream = service.open(got.append)
+    stream = service.open(lambda p: (got.append(p), stream.close()))
     stream.feed(np.ones(5 * FRAME, np.float32))
-    waiter = asyncio.create_task(stream.wait_below(1))
-    await inside.wait()
-    stream.close()
-    await asyncio.wait_for(waiter, 5)
+    async with asyncio.timeout(5):
+        await stream.wait_below(1)
+    assert len(got) == 1, "it has left in the middle of a tick"
     with pytest.raises(VoiceActivityError, match="closed"):
         stream.feed(np.ones(1, np.float32))
     successor: list[VoiceFrame] = []
-    following = service.open(successor.append)  # while the worker still holds the frame of the one before
+    following = service.open(successor.append)
     following.feed(np.ones(2 * FRAME, np.float32))
-    gate.open()
     async with asyncio.timeout(20):
         await following.wait_below(1)
-    assert got == []
     alone = await probabilities(await service_of(SumModel()), np.ones(2 * FRAME, np.float32))
     assert [frame.probability for frame in successor] == alone
+
+
+async def test_a_tick_whose_streams_have_all_left_is_none(service_of: Any) -> None:
+    model = SumModel()
+    service = await service_of(model)
+    stream = service.open(lambda p: None)
+    stream.feed(np.ones(FRAME, np.float32))
+    stream.close()
+    await asyncio.sleep(2 * TICK_S)
+    assert model.batches == [1], "the run at the start"
+    assert len(await probabilities(service, np.ones(2 * FRAME, np.float32))) == 2
 
 
 async def test_a_failing_callback_closes_its_own_session_only(service_of: Any) -> None:
@@ -413,45 +448,28 @@ async def test_a_failing_callback_closes_its_own_session_only(service_of: Any) -
     assert service.open_streams == 0
 
 
-async def test_a_failing_model_wakes_every_feeder_with_an_error(kit: Any, service_of: Any) -> None:
-    gate, inside = kit.Gate(), kit.Signal()
-
+async def test_a_failing_model_wakes_every_feeder_with_an_error(service_of: Any) -> None:
     class Broken(SumModel):
         def step(self, frames: Samples, state: Samples) -> tuple[Samples, Samples]:
-            super().step(frames, state)
             if frames.any():
                 raise RuntimeError("no such provider")
-            return np.zeros(len(frames), np.float32), state
+            return super().step(frames, state)
 
-    service = await service_of(Broken(gate, inside))
+    service = await service_of(Broken())
     stream = service.open(lambda p: None)
     stream.feed(np.ones(FRAME, np.float32))
-    feeder = asyncio.create_task(stream.wait_below(1))
-    await inside.wait()
-    gate.open()
     with pytest.raises(VoiceActivityError, match="Voice activity failed: no such provider"):
-        await asyncio.wait_for(feeder, 5)
+        await asyncio.wait_for(stream.wait_below(1), 5)
     with pytest.raises(VoiceActivityError, match="no such provider"):
         service.open(lambda p: None)
     assert service.failure
 
 
-async def test_an_idle_service_sleeps_without_a_timer(service_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float | None] = []
+async def test_an_idle_service_has_no_timer(service_of: Any) -> None:
     service = await service_of(SumModel())
-    real = service._work.wait
-
-    def recorded(timeout: float | None = None) -> bool:
-        waits.append(timeout)
-        return real(timeout)
-
-    monkeypatch.setattr(service._work, "wait", recorded)
     stream = service.open(lambda p: None)
     for _ in range(3):
         stream.feed(np.ones(FRAME, np.float32))
         await stream.wait_below(1)
     stream.feed(np.ones(FRAME - 1, np.float32))
-    await service.close()
-    untimed = [timeout for timeout in waits if timeout is None]
-    assert 1 <= len(untimed) <= 4, "one untimed wait for each time there was nothing to do"
-    assert all(timeout <= TICK_S for timeout in waits if timeout is not None)
+    assert service._timer is None

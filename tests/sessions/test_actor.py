@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from scripted_engine import TIMEOUT_S, LoudnessStream, ScriptedEngine, ScriptedTransport
@@ -18,6 +19,7 @@ from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
+from duologue.sessions.actor import MAILBOX_EVENTS
 from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES
@@ -294,3 +296,61 @@ async def test_a_long_append_that_is_cleaned_of_noise_leaves_others_their_turn()
         await asyncio.wait([counting])
     assert len(worked) == 1000
     assert max(worked.count(turn) for turn in set(worked)) <= PIECE_BYTES // 480 + 1
+
+
+@pytest.mark.parametrize("buffer_s", [0.0, 0.5])
+async def test_of_a_call_the_newest_sound_waits_while_the_session_is_busy(buffer_s: float) -> None:
+    engine, track = ScriptedEngine(), Track()
+    manager = manager_of(engine, input_buffer_s=buffer_s)
+    transport = ScriptedTransport()
+    task = asyncio.create_task(manager.serve(transport, None, media=track))
+    await transport.until(events.SessionCreated)
+    assert track.listener is not None
+    track.listener.hear(silence(20))
+    (detector,) = engine.detectors
+    fed: list[bytes] = []
+    caught_up, all_fed = asyncio.Event(), asyncio.Event()
+
+    def feed(pcm: bytes) -> None:
+        fed.append(pcm)
+        if len(fed) == 1 + MAILBOX_EVENTS:
+            all_fed.set()
+
+    async def wait_below(limit: int) -> None:
+        await caught_up.wait()
+        detector.pending_frames = 0
+
+    detector.pending_frames, detector.wait_below, detector.feed_pcm = 64, wait_below, feed  # type: ignore[method-assign]
+    numbers = [number.to_bytes(2, "little") * 480 for number in range(500)]  # 20 ms each, and no two alike
+    for pcm in numbers:
+        track.listener.hear(pcm)
+    caught_up.set()
+    await asyncio.wait_for(all_fed.wait(), TIMEOUT_S)
+    assert b"".join(fed) == b"".join(numbers[: 1 + MAILBOX_EVENTS])
+    last = silence(20)
+    track.listener.hear(last)
+    newest = b"".join(numbers)[len(numbers) * 960 - round(buffer_s * 48_000) :]
+    assert b"".join(fed[1 + MAILBOX_EVENTS :]) == newest + last
+    transport.hang_up()
+    await asyncio.wait_for(task, TIMEOUT_S)
+
+
+class Track:
+    """The media track of a call."""
+
+    queued_bytes = 0
+
+    def __init__(self) -> None:
+        self.listener: Any = None
+
+    def attach(self, listener: Any) -> None:
+        self.listener = listener
+
+    def play(self, response_id: str, item_id: str, pcm: bytes) -> None:
+        raise AssertionError("nobody answers")
+
+    def finish(self, response_id: str) -> None:
+        raise AssertionError("nobody answers")
+
+    def clear(self) -> None:
+        """Nothing is queued."""

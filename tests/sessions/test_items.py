@@ -7,7 +7,7 @@ import pytest
 from session_driver import Driver, silence, speech
 
 from duologue.codecs.g711 import encode_ulaw
-from duologue.engine.requests import ToolCall, Transcribe
+from duologue.engine.requests import Converse, ToolCall, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
@@ -117,6 +117,40 @@ def test_a_conversation_has_a_limit() -> None:
     (error,) = create(driver, user("c"))
     assert isinstance(error, events.ErrorEvent)
     assert len(driver.machine.conversation) == 2
+
+
+def test_what_is_spoken_counts_towards_the_limit_of_items() -> None:
+    driver = Driver(limits=Limits(max_items=3))
+    driver.spoken_turn()
+    driver.say(speech(640), silence(640))
+    driver.transcribe("More?")
+    assert "full: 3 items" in driver.last(events.ErrorEvent).error.message, "the third item gets no answer"
+    assert not driver.pending(Converse)
+    driver.say(speech(640), silence(640))
+    assert len(driver.all(events.ErrorEvent)) == 2
+    assert len(driver.all(events.SpeechStopped)) == 3
+    assert len(driver.all(events.InputAudioCommitted)) == len(driver.machine.conversation) - 1 == 2
+    assert not driver.pending(Transcribe), "a turn that becomes no item is dropped"
+    for entry in tuple(driver.machine.conversation):
+        driver.do(client.ItemDelete(item_id=entry.id))
+    driver.spoken_turn()
+    assert len(driver.machine.conversation) == 2, "the session goes on"
+
+
+def test_a_commit_by_hand_and_an_idle_timeout_count_towards_the_limit_too() -> None:
+    driver = Driver({"audio": {"input": {"turn_detection": None}}}, limits=Limits(max_items=1))
+    create(driver, user("a"))
+    driver.say(speech(200))
+    (error,) = driver.do(client.InputAudioCommit())
+    assert isinstance(error, events.ErrorEvent)
+    driver.do(client.ItemDelete(item_id=next(iter(driver.machine.conversation)).id))
+    driver.do(client.InputAudioCommit())
+    assert driver.all(events.InputAudioCommitted), "the sound is still there"
+    (error,) = driver.do(client.ResponseCreate())
+    assert isinstance(error, events.ErrorEvent)
+    assert "full" in error.error.message
+    driver.do(client.ResponseCreate(response={"conversation": "none"}))
+    assert driver.all(events.ResponseCreated), "what does not enter the conversation needs no room in it"
 
 
 def test_tool_results_reach_the_model() -> None:

@@ -37,6 +37,7 @@ from duologue.sessions.items import (
     OutputText,
 )
 
+MAX_ITEMS = 25
 EXAMPLES = 100 * max(1, int(os.environ.get("DUOLOGUE_FUZZ", "1")))
 TOOL = {"type": "function", "name": "look_up"}
 GIVEN_IDS = ["mine", "yours"]
@@ -109,7 +110,7 @@ class AnySession(RuleBasedStateMachine):
             {"tools": [TOOL], **extended},
             speculate=speculate,
             transcription=transcription,
-            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=25, kept_images=2),
+            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=MAX_ITEMS, kept_images=2),
             can_call_tools=True,
             takes_images=True,
             gives_logprobs=True,
@@ -345,7 +346,7 @@ class AnySession(RuleBasedStateMachine):
                 assert not whole or heard <= shown
 
     def teardown(self) -> None:
-        """The rules held all the way, and whatever happened, the next spoken turn is answered."""
+        """The rules held all the way, and whatever happened, the next spoken turn is answered if it has room."""
         if not hasattr(self, "driver"):
             return
         driver = self.driver
@@ -357,6 +358,8 @@ class AnySession(RuleBasedStateMachine):
         for kind in (Transcribe, Converse):
             while driver.pending(kind):
                 driver.transcribe("") if kind is Transcribe else driver.finish()
+        for entry in tuple(driver.machine.conversation)[MAX_ITEMS - 2 :]:
+            driver.do(client.ItemDelete(item_id=entry.id))
         driver.read_all()
         done = len(driver.all(events.ResponseDone))
         driver.say(speech(700), silence(900))
@@ -409,7 +412,7 @@ class AnyCall(AnySession):
             {"tools": [TOOL]},
             speculate=speculate,
             transcription=transcription,
-            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=25, kept_images=2),
+            limits=Limits(max_turn_s=3.0, kept_audio_s=5.0, max_items=MAX_ITEMS, kept_images=2),
             can_call_tools=True,
             takes_images=True,
             gives_logprobs=True,

@@ -47,6 +47,10 @@ class ScriptedStream:
         if self._deltas:
             notify()
 
+    @property
+    def readable(self) -> bool:
+        return bool(self._deltas)
+
     def take(self) -> Delta | None:
         return self._deltas.popleft() if self._deltas else None
 
