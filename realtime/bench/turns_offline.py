@@ -201,10 +201,12 @@ def run_policy(
     decisions: list[float] = []
     ticks = TICKS_PER_SECOND // SAMPLE_RATE
     turn_start = 0
+    now = 0.0
     for index, probability in enumerate(probabilities):
         start = index * VAD_FRAME_TICKS
         end = start + VAD_FRAME_TICKS
-        now, signals = end / TICKS_PER_SECOND, deque(policy.frame(start, end, float(probability)))
+        # Frames that come while the model thinks wait for its answer.
+        now, signals = max(now, end / TICKS_PER_SECOND), deque(policy.frame(start, end, float(probability)))
         while signals:
             match signals.popleft():
                 case Started(start=turn_start):
