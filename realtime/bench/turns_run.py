@@ -25,8 +25,8 @@ from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 WINDOWS_MS: Final = (200, 300, 400, 500, 600, 800, 1000, 1500, 2000)
 """Silence windows of ``server_vad``; the same ones make the curve of silence alone."""
 EAGERNESS: Final[tuple[Eagerness, ...]] = ("low", "auto", "high")
-WAITS_MS: Final = tuple(round(100 * 1.1**step) for step in range(34))
-"""What an undecided turn is waited for, 100 to 2,323 ms: the model's curve."""
+WAITS_MS: Final = (*range(100, 1500, 25), *range(1500, 2600, 100))
+"""What an undecided turn is waited for: the model's curve."""
 NOISE_DBFS: Final = -30.0
 
 
