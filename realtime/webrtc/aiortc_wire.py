@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-import pylibsrtp
 from aiortc import MediaStreamTrack, RTCRtpCodecParameters, RTCRtpReceiver, RTCRtpTransceiver
 from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcdtlstransport import State
 
 from duologue.realtime.webrtc.reception import Reception
+from duologue.realtime.webrtc.srtp import SRTP_ERRORS, Srtp, srtp_of
 
 AIORTC_VERSION: Final = "1.16."
 if not importlib.metadata.version("aiortc").startswith(AIORTC_VERSION):
@@ -98,6 +98,7 @@ class PacketReceiver:
         self._on_packet = on_packet
         self._receptions: dict[int, Reception] = {}
         self._hooked: list[Any] = []
+        self._srtp: Srtp | None = None
 
     @property
     def connected(self) -> bool:
@@ -138,9 +139,11 @@ class PacketReceiver:
         session = self._receiver.transport._rx_srtp
         if session is None or not self._receiver._enabled:
             return
+        if self._srtp is None:
+            self._srtp = srtp_of(session)
         try:
-            packet = session.unprotect(data)
-        except (pylibsrtp.Error, ValueError):
+            packet = self._srtp.unprotect(data)
+        except SRTP_ERRORS:
             return
         parsed = parse(packet)
         if parsed is None:
@@ -188,6 +191,7 @@ class PacketSender:
         self.origin: Final = random.getrandbits(32)
         """Timestamp of the stream's beginning."""
         self._extension, self._send_time_at = _extension(transceiver)
+        self._srtp: Srtp | None = None
         self._packets = 0
         self._octets = 0
 
@@ -212,7 +216,9 @@ class PacketSender:
         if self._send_time_at:
             # Seconds in 6.18 fixed point, modulo 64 s.
             self._extension[self._send_time_at : self._send_time_at + 3] = int(now % 64 * (1 << 18)).to_bytes(3, "big")
-        protected = transport._tx_srtp.protect(header + self._extension + payload)
+        if self._srtp is None:
+            self._srtp = srtp_of(transport._tx_srtp)
+        protected = self._srtp.protect(header + self._extension + payload)
         pair.protocol.transport.sendto(protected, pair.remote_addr)
         self._number = (self._number + 1) & 0xFFFF
         self._packets += 1

@@ -18,6 +18,7 @@ MAX_OFFER_BYTES: Final = 256 * 1024
 MAX_SECTIONS: Final = 32
 _OPUS = re.compile(r"^a=rtpmap:\d+ opus/48000(/2)?$", re.IGNORECASE | re.MULTILINE)
 _KEYS = re.compile(r"(\d{1,3}) telephone-event/(\d{4,5})(?:/1)?", re.IGNORECASE)
+_MOST_BITRATE = re.compile(r"(?:^|;)\s*maxaveragebitrate=(\d{1,6})\s*(?:;|$)", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"^[\w-]+ [0-9A-F]{2}(:[0-9A-F]{2}){15,63}$", re.IGNORECASE)
 _DATA_PROFILES = ("UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP")
 _REQUIRED = {"ice-ufrag": "ICE user name", "ice-pwd": "ICE password", "fingerprint": "DTLS fingerprint"}
@@ -109,6 +110,18 @@ class Offer:
         audio = next(self.sections[index] for index in self.taken if self.sections[index].kind == "audio")
         found = (_KEYS.fullmatch(value) for value in audio.attributes("rtpmap"))
         return tuple((int(match[1]), int(match[2])) for match in found if match)
+
+    @property
+    def most_bitrate(self) -> int | None:
+        """Bits a second that the client wants its Opus to be at most (RFC 7587, 6.1: ``maxaveragebitrate``), if so."""
+        audio = next(self.sections[index] for index in self.taken if self.sections[index].kind == "audio")
+        formats = [value.partition(" ")[0] for value in audio.attributes("rtpmap") if " opus/" in value.lower()]
+        for value in audio.attributes("fmtp"):
+            number, _, parameters = value.partition(" ")
+            found = _MOST_BITRATE.search(parameters)
+            if found and number in formats:
+                return int(found[1])
+        return None
 
     @property
     def sdp(self) -> str:

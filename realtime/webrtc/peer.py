@@ -118,7 +118,7 @@ class Peer:
                 gather_by(self._settings, transport)
             if connection.sctp is not None:
                 _lose_quietly(connection.sctp.transport)
-            self._outgoing = OutgoingAudio(self._audio, self._queue)
+            self._outgoing = OutgoingAudio(self._audio, self._queue, self.offer.most_bitrate)
             self._arrange_video(self._outgoing)
             if self._audio.receiver.track is not None:
                 self._incoming = IncomingAudio(self._audio, self._heard, self._pressed, self.offer.telephone_events)

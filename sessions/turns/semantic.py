@@ -88,6 +88,11 @@ class SemanticPolicy(SilencePolicy):
         self._limit = 0
         super().__init__(common, position)
 
+    def configure(self, settings: SilenceSettings) -> None:
+        super().configure(settings)
+        # No question without a pause, so that every pause which was asked about ends in Resumed or Stopped.
+        self._pause = min(self._pause, self._semantic.ask_ms[0] * TICKS_PER_MS)
+
     def take_over(self, other: SilencePolicy) -> None:
         super().take_over(other)
         if isinstance(other, SemanticPolicy):

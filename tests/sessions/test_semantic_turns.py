@@ -15,8 +15,18 @@ from duologue.sessions import server_events as events
 from duologue.sessions.config import Eagerness, Limits, SemanticVad
 from duologue.sessions.effects import AskTurnModel, TurnJudged
 from duologue.sessions.listening import ANSWER_WITHIN_S
-from duologue.sessions.turns.semantic import ASK_MS, CERTAIN, LONGEST_WAIT_MS, WAIT_MS, SemanticSettings, log_odds
-from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS
+from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
+from duologue.sessions.turns.semantic import (
+    ASK_MS,
+    CERTAIN,
+    LONGEST_WAIT_MS,
+    WAIT_MS,
+    SemanticPolicy,
+    SemanticSettings,
+    log_odds,
+)
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
+from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilenceSettings
 
 FRAME_MS = 32
 FIRST_ASK_MS = 128
@@ -224,6 +234,25 @@ def test_without_a_model_it_waits_longer_the_less_eager() -> None:
     driver.say(speech(640), silence(2000))
     assert not driver.questions
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["low"]
+
+
+@pytest.mark.parametrize("quiet_ms", [0, 10, 30, 50, 64])
+def test_no_question_is_asked_before_the_pause_is_known(quiet_ms: int) -> None:
+    """Silence is dated back to the last sound, so that 100 ms of it may be over a frame before 128 are."""
+    policy = SemanticPolicy(SemanticSettings(), SilenceSettings())
+    heard: list[TurnSignal] = []
+    for frame in range(30):
+        speaks, start = frame < 8 or 13 <= frame < 16, frame * VAD_FRAME_TICKS
+        quiet = quiet_ms * TICKS_PER_MS if frame in (7, 15) else 0
+        signals = policy.frame(start, start + VAD_FRAME_TICKS, 0.99 if speaks else 0.01, quiet)
+        heard += signals
+        if any(isinstance(signal, Asked) for signal in signals):
+            assert policy.judged(0.02) == []
+    kinds = [type(signal) for signal in heard]
+    assert kinds[:3] == [Started, Paused, Asked]
+    assert kinds.count(Paused) == 2
+    after = kinds[kinds.index(Resumed) + 1 :]
+    assert after[:2] == [Paused, Asked], "the next pause is asked about from its beginning"
 
 
 # -- any chunking ------------------------------------------------------------------------------------------------------

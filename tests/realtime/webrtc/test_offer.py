@@ -134,6 +134,22 @@ def test_the_direction_of_video_is_read(direction: str, shows: bool, wants: bool
     assert (taken.shows_video, taken.wants_video) == (shows, wants)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "most"),
+    [
+        ("minptime=10;maxaveragebitrate=20000;useinbandfec=1", 20_000),
+        ("maxaveragebitrate=40000", 40_000),
+        ("minptime=10; maxaveragebitrate=12000", 12_000),
+        ("minptime=10;useinbandfec=1", None),
+        ("maxaveragebitrate=fast", None),
+    ],
+)
+def test_the_bits_that_a_client_wants_at_most_are_read(parameters: str, most: int | None) -> None:
+    assert parsed(offer(audio("0", f"a=fmtp:111 {parameters}")), takes_video=False).most_bitrate == most
+    other = offer(audio("0", f"a=fmtp:63 {parameters}", "a=rtpmap:63 red/48000/2"))
+    assert parsed(other, takes_video=False).most_bitrate is None
+
+
 def test_an_offer_without_a_bundle_gets_no_bundle() -> None:
     taken = parsed(offer(audio("0")), takes_video=False)
     assert "BUNDLE" not in taken.answer(offer(audio("0"), bundle="0"))

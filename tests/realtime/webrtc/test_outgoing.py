@@ -15,7 +15,7 @@ from webrtc_call import Listener
 need_package("aiortc")
 need_libopus()
 
-from duologue.codecs.opus import DTX_BYTES, OpusDecoder  # noqa: E402
+from duologue.codecs.opus import DTX_BYTES, OpusDecoder, carries_correction  # noqa: E402
 from duologue.codecs.pcm import PCM16  # noqa: E402
 from duologue.realtime.webrtc import media  # noqa: E402
 from duologue.realtime.webrtc.jitter import FRAME_TICKS, RTP_RATE  # noqa: E402
@@ -46,12 +46,12 @@ class Wire:
 class Voice:
     """A server's voice and the time that it believes in."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most_bitrate: int | None = None) -> None:
         self.wire = Wire()
         self.listener = Listener()
         sender = SimpleNamespace(replaceTrack=lambda track: None)
         transceiver = SimpleNamespace(sender=sender, direction="", currentDirection="sendrecv")
-        self.out = OutgoingAudio(transceiver, PlayoutQueue(self.listener))  # type: ignore[arg-type]
+        self.out = OutgoingAudio(transceiver, PlayoutQueue(self.listener), most_bitrate)  # type: ignore[arg-type]
         self.out._packets = self.wire  # type: ignore[assignment]
         self.out._clock.leave(self.out._tick)
         self.out._due = FRAME_S
@@ -147,3 +147,62 @@ async def test_losses_that_the_peer_reports_turn_correction_on_and_slowly_off(vo
     for n in range(60, 200):
         voice.at(n * FRAME_S)
     assert 0 < voice.out._expected_loss < 10
+
+
+def vowel(seconds: float) -> np.ndarray:
+    """150 Hz with overtones, slowly swelling: libopus takes it for speech, and its correction is for speech alone."""
+    at = np.arange(int(seconds * RATE)) / RATE
+    overtones = sum(np.sin(2 * np.pi * 150 * n * at) / n for n in range(1, 12))
+    return (overtones * (0.6 + 0.4 * np.sin(2 * np.pi * 3 * at)) * 6000).astype(PCM16)
+
+
+async def test_a_steady_tone_is_heard_to_its_end_over_a_lossy_network(voice: Voice) -> None:
+    """With DTX libopus takes it for noise."""
+    voice.wire.loss = 0.1
+    voice.out.push("r", "i", tone(4.0))
+    for n in range(1, 200):
+        voice.at(n * FRAME_S)
+    assert min(len(packet) for _, _, packet, _ in voice.wire.sent[60:]) > DTX_BYTES
+
+
+def coding(packet: bytes) -> str:
+    """RFC 6716, table 2."""
+    return "transform" if packet[0] >> 3 >= 16 else "prediction"
+
+
+async def test_a_clear_network_gets_cheap_packets_and_a_lossy_one_few_bits_with_correction(voice: Voice) -> None:
+    speech = vowel(8.0)
+    voice.out.push("r", "i", speech.tobytes())
+
+    def play(first: int, last: int) -> list[bytes]:
+        sent = len(voice.wire.sent)
+        for n in range(first, last):
+            voice.at(n * FRAME_S)
+        return [packet for _, _, packet, _ in voice.wire.sent[sent:]]
+
+    clear = play(1, 100)
+    voice.wire.loss = 0.05
+    play(100, 160)
+    lossy = play(160, 200)
+    voice.wire.loss = 0.0
+    after = play(200, 400)
+    assert {coding(packet) for packet in clear} == {"transform"}
+    assert {coding(packet) for packet in lossy} == {"prediction"}
+    assert sum(map(carries_correction, lossy)) > len(lossy) // 2
+    assert sum(map(len, lossy)) / len(lossy) < 0.7 * sum(map(len, clear)) / len(clear)
+    assert coding(after[-1]) == "prediction", "one percent a second: the network has to stay clear for a while"
+    decoder = OpusDecoder()
+    packets = [packet for _, _, packet, _ in voice.wire.sent]
+    heard = np.frombuffer(b"".join(map(decoder.decode, packets)), PCM16).astype(float)
+    assert np.abs(np.diff(heard)).max() < 1.5 * np.abs(np.diff(speech.astype(float))).max(), "no click at the change"
+
+
+async def test_a_peer_that_asks_for_few_bits_gets_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    voice = Voice(monkeypatch, most_bitrate=20_000)
+    voice.out.push("r", "i", tone(2.0))
+    for n in range(1, 100):
+        voice.at(n * FRAME_S)
+    voice.out.stop()
+    packets = [packet for _, _, packet, _ in voice.wire.sent]
+    assert sum(map(len, packets)) * 8 / (len(packets) * FRAME_S) < 21_000
+    assert {coding(packet) for packet in packets} == {"prediction"}
