@@ -16,6 +16,7 @@ from duologue.sessions.config import Eagerness, Limits, SemanticVad
 from duologue.sessions.effects import AskTurnModel, TurnJudged
 from duologue.sessions.listening import ANSWER_WITHIN_S
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
 from duologue.sessions.turns.semantic import (
     ASK_MS,
     CERTAIN,
@@ -25,7 +26,6 @@ from duologue.sessions.turns.semantic import (
     SemanticSettings,
     log_odds,
 )
-from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
 from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilenceSettings
 
 FRAME_MS = 32
