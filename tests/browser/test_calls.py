@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
-from scripted_server import KEY, ScriptedServer
+from scripted_server import KEY, ScriptedServer, scripted_server
+from turn_server import SECRET, turn_server
+
+from duologue.engine.deploy.config import IceServer, WebRtcDeploy
+from duologue.realtime.gateway import EdgeSettings
 
 from .conftest import OpenPage
+
+RELAY_ONLY = """() => {
+  const Own = window.RTCPeerConnection;
+  window.RTCPeerConnection = class extends Own {
+    constructor(configuration) { super({ ...configuration, iceTransportPolicy: 'relay' }); }
+  };
+}"""
+
+SELECTED = """async () => {
+  const stats = [...(await demo.session.link.peer.getStats()).values()];
+  const { localCandidateId } = stats.find(({ type, nominated, state }) =>
+    type === 'candidate-pair' && nominated && state === 'succeeded');
+  return stats.filter(({ id }) => id === localCandidateId).map(({ candidateType }) => candidateType);
+}"""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -70,6 +89,25 @@ async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
         assert await demo.said("bot", 1) == "You said: two"
         await demo.until_event("output_audio_buffer.started", 2)
         assert [text for role, text in scripted.asked() if role == "user"] == ["one", "two"]
+
+
+async def test_the_page_gathers_with_the_servers_of_the_deployment(open_page: OpenPage, tmp_path: Path) -> None:
+    """Everything of the page goes through a real TURN server, with an account that ends by itself."""
+    with turn_server(tmp_path, secret=True) as (port, log):
+        turn = IceServer(urls=[f"turn:127.0.0.1:{port}?transport=udp"], secret=SECRET)
+        edge = EdgeSettings(webrtc=WebRtcDeploy(addresses=["127.0.0.1"], ice_servers=[turn]))
+        async with scripted_server(edge=edge) as server, open_page(page_of(server)) as demo:
+            await demo.page.evaluate(RELAY_ONLY)
+            await demo.start("webrtc")
+            (entry,) = await demo.page.evaluate("() => demo.session.link.peer.getConfiguration().iceServers")
+            assert entry["urls"] == turn.urls
+            assert entry["username"].endswith(":client")
+            await demo.mute(True)
+            await demo.say("Good evening")
+            assert await demo.said("bot") == "You said: Good evening"
+            pair = await demo.page.evaluate(SELECTED)
+            assert pair == ["relay"]
+        assert "ALLOCATE processed, success" in log.read_text()
 
 
 async def test_a_server_without_webrtc_is_spoken_to_over_a_websocket(

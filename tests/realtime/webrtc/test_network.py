@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from aiortc import RTCIceServer
 from live_sessions import manager_of, settled
 from rtc_client import LOOPBACK, RtcClient, calling, tone
 from scripted_engine import ScriptedEngine
-from turn_server import PASSWORD, USER, turn_server
+from turn_server import PASSWORD, SECRET, USER, turn_server
 
 from duologue.engine.deploy.config import DeployConfig, DeployError, IceServer, WebRtcDeploy
 from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.ice_servers import for_clients, link_headers
 from duologue.realtime.webrtc_options import WebRtcOptions, laid_over
 
 SDP = {"Content-Type": "application/sdp"}
@@ -150,6 +153,68 @@ async def test_stun_and_turn_of_a_real_coturn(serve: Any, tmp_path: Path) -> Non
         assert "ALLOCATE processed, success" in log.read_text()
 
 
+async def test_a_client_is_given_an_account_that_ends_and_a_real_coturn_takes_it(serve: Any, tmp_path: Path) -> None:
+    with turn_server(tmp_path, secret=True) as (port, log):
+        turn = IceServer(urls=[f"turn:127.0.0.1:{port}?transport=udp"], secret=SECRET)
+        async with (
+            serve(manager_of(ScriptedEngine()), settings=settings(ice_servers=[turn], relay_only=True)) as edge,
+            edge.http() as http,
+        ):
+            given = (await http.get("/v1/realtime/ice_servers")).json()
+            assert given["ttl"] == 86_400
+            (entry,) = given["iceServers"]
+            ends, _, name = entry["username"].partition(":")
+            assert (abs(int(ends) - time.time() - 86_400) < 60, name) == (True, "client")
+            async with calling(http, relays=[RTCIceServer(**entry)]) as client:
+                ours = candidates(client.connection.localDescription.sdp)
+                theirs = candidates(client.connection.remoteDescription.sdp)
+                assert {kind for kind, _, _ in [*ours, *theirs]} == {"relay"}
+                await converse(client)
+            assert log.read_text().count("ALLOCATE processed, success") >= 2
+            assert SECRET not in repr(turn)
+
+
+async def test_clients_are_told_of_servers_but_of_no_password_that_does_not_end(serve: Any) -> None:
+    servers = [
+        IceServer(urls=["stun:stun.example.org:3478"]),
+        IceServer(urls=["turn:a.example.org", "turns:a.example.org"], secret="s"),
+        IceServer(urls=["turn:b.example.org"], username=USER, credential=PASSWORD),
+        IceServer(urls=["turn:c.example.org"], username='o"brien', credential=PASSWORD, for_clients=True),
+        IceServer(urls=["stun:inside.example.org"], for_clients=False),
+    ]
+    edge_settings = settings(ice_servers=servers)
+    async with serve(manager_of(ScriptedEngine()), keys=["k"], settings=edge_settings) as edge, edge.http() as http:
+        page = {"Origin": "https://app.example"}
+        refused = await http.get("/v1/realtime/ice_servers", headers=page)
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "*")
+        bearer = {"Authorization": "Bearer k"}
+        minted = (await http.post("/v1/realtime/client_secrets", headers=bearer)).json()["value"]
+        for key in ("k", minted):
+            answer = await http.get("/v1/realtime/ice_servers", headers={**page, "Authorization": f"Bearer {key}"})
+            assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+            entries = answer.json()["iceServers"]
+            assert [entry["urls"][0].partition(".")[0] for entry in entries] == ["stun:stun", "turn:a", "turn:c"]
+            assert entries[0] == {"urls": ["stun:stun.example.org:3478"]}
+        shown = msgspec.structs.replace(edge_settings.webrtc, ice_servers=servers[:2] + servers[3:])
+        links = link_headers(for_clients(shown).iceServers)
+        assert links[0] == '<stun:stun.example.org:3478>; rel="ice-server"'
+        assert links[2].startswith('<turns:a.example.org>; rel="ice-server"; username="')
+        assert 'username="o\\"brien"; credential="sesame"; credential-type="password"' in links[3]
+
+
+async def test_the_answer_to_an_offer_links_the_servers(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duologue.realtime.webrtc.ice._GATHER_TIMEOUT_S", 0.2)
+    servers = [IceServer(urls=["stun:127.0.0.1:9"])]
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings(ice_servers=servers, addresses=["127.0.0.1"])) as edge,
+        edge.http() as http,
+    ):
+        client = RtcClient()
+        answer = await answer_to(http, client)
+        assert answer.headers.get_list("link") == ['<stun:127.0.0.1:9>; rel="ice-server"']
+        await client.close()
+
+
 async def test_a_stun_server_that_is_silent_costs_time_and_no_call(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duologue.realtime.webrtc.ice._GATHER_TIMEOUT_S", 0.2)
     silent = [IceServer(urls=["stun:127.0.0.1:9"])]
@@ -187,7 +252,7 @@ def test_options_lie_over_the_deploy_file() -> None:
         (["stun:a:1"], None, None),
         (["turn:b:2?transport=tcp"], "me", "se,cret"),
     ]
-    assert "cret" not in repr(webrtc)
+    assert "se,cret" not in repr(webrtc)
 
 
 @pytest.mark.parametrize(
