@@ -41,10 +41,11 @@ from duologue.engine.pipeline import (
     stage_target,
 )
 from duologue.engine.requests import Converse, Delta, EngineRequest, Speak, Transcribe
+from duologue.engine.silero import SileroModel
 from duologue.engine.stage import Ability
 from duologue.engine.stream import Stream
 from duologue.engine.turn_model import SmartTurnModel, TurnModel, TurnModelService
-from duologue.engine.voice_activity import FrameModel, SileroModel, VoiceActivityService
+from duologue.engine.voice_activity import FrameModel, VoiceActivityService
 
 logger = logging.getLogger(__name__)
 

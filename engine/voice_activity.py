@@ -6,14 +6,14 @@ context back; rows that take no part are not touched. The worker sleeps until a 
 per ``TICK_S`` while it keeps up, so that the frames of many sessions share a run; when a slot lags behind it goes as
 fast as it can.
 
-What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.steady_sound`) counts as
-none: its probability becomes 0.
+What the model takes for speech but has been as steady as no speech is (:mod:`duologue.engine.sound_levels`) counts as
+none: its probability becomes 0. The same levels tell for how long nothing has been heard, sooner than the model does.
 
 A stream takes float32 samples at 16 kHz, or PCM16 at another rate: then the conversion is part of the tick, in one pass
 for all its rows.
 
-Model: Silero VAD v6, ``silero_vad_16k_op15.onnx``. Input ``[batch, 576]`` float32: the last 64 samples of the frame
-before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch, 1]``: speech probability.
+Model: Silero VAD v6 (:mod:`duologue.engine.silero`). Input ``[batch, 576]`` float32: the last 64 samples of the frame
+before, then 512 new ones at 16 kHz. State ``[2, batch, 128]`` float32. Output ``[batch]``: speech probability.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +33,12 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import FrameResampler
 from duologue.engine.executors.threads import run_in_thread
-from duologue.engine.steady_sound import SteadySound
+from duologue.engine.silero import CONTEXT, FRAME, STATE
+from duologue.engine.sound_levels import SoundLevels
 
 logger = logging.getLogger(__name__)
 
 SAMPLE_RATE = 16_000
-FRAME = 512
-"""Samples per frame."""
-CONTEXT = 64
-STATE = 128
 TICK_S = 0.012
 """A quarter of a frame: the longest that a frame waits for others to share its run."""
 MAX_PENDING = 1024
@@ -51,6 +47,15 @@ MAX_PENDING = 1024
 
 Frame = NDArray[np.float32] | bytes
 """One frame that waits: its samples, or the PCM16 window that its stream's converter makes them of."""
+
+
+class VoiceFrame(NamedTuple):
+    """What is known of one frame."""
+
+    probability: float
+    """That somebody speaks."""
+    quiet_ms: int
+    """For how long at its end nothing has been heard."""
 
 
 class VoiceActivityError(RuntimeError):
@@ -66,27 +71,6 @@ class FrameModel(Protocol):
         """``frames [batch, 576]``, ``state [2, batch, 128]`` -> probabilities ``[batch]``, next state."""
 
 
-class SileroModel:
-    """The packaged ONNX model on one CPU thread. Raises what onnxruntime raises for an unusable file."""
-
-    def __init__(self, path: Path) -> None:
-        import onnxruntime  # an inference library: only when a model is loaded
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._rate = np.array(SAMPLE_RATE, dtype=np.int64)
-
-    def step(
-        self, frames: NDArray[np.float32], state: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """See :class:`FrameModel`."""
-        output, next_state = self._session.run(None, {"input": frames, "state": state, "sr": self._rate})
-        return output[:, 0], next_state
-
-
 class VoiceActivityService:
     """Owner of the worker thread. Used on the event loop: ``await start()`` first, ``await close()`` last."""
 
@@ -95,7 +79,7 @@ class VoiceActivityService:
         self._model: FrameModel | None = None
         self._state = np.zeros((2, slots, STATE), np.float32)
         self._context = np.zeros((slots, CONTEXT), np.float32)
-        self._steady = SteadySound(slots, FRAME, SAMPLE_RATE)
+        self._levels = SoundLevels(slots, FRAME, SAMPLE_RATE)
         self._input = np.zeros((slots, CONTEXT + FRAME), np.float32)
         """The batch of a tick; only its first rows are in use."""
         self._free = list(range(slots - 1, -1, -1))
@@ -123,8 +107,8 @@ class VoiceActivityService:
         self._thread = threading.Thread(target=self._run, name="voice-activity", daemon=True)
         self._thread.start()
 
-    def open(self, on_frame: Callable[[float], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
-        """Join. ``on_frame`` gets the speech probability of each frame, in order, on the event loop.
+    def open(self, on_frame: Callable[[VoiceFrame], None], sample_rate: int = SAMPLE_RATE) -> VoiceActivityStream:
+        """Join. ``on_frame`` gets what is known of each frame, in order, on the event loop.
 
         ``sample_rate`` is that of :meth:`VoiceActivityStream.feed_pcm`. Raises :class:`VoiceActivityError` when every
         slot is taken or the service does not run.
@@ -136,7 +120,7 @@ class VoiceActivityService:
             slot = self._free.pop()
             self._state[:, slot] = 0
             self._context[slot] = 0
-            self._steady.reset(slot)
+            self._levels.reset(slot)
         stream = VoiceActivityStream(self, slot, on_frame, sample_rate)
         self._streams.add(stream)
         return stream
@@ -225,18 +209,19 @@ class VoiceActivityService:
         rows[:, :CONTEXT] = self._context[slots]
         _fill(rows[:, CONTEXT:], batch)
         probabilities, state = self._model.step(rows, self._state[:, slots])
-        levels = self._steady.levels(rows[:, CONTEXT:])
+        powers = self._levels.powers(rows[:, CONTEXT:])
         with self._lock:
             if len(self._in_tick) < len(batch):  # the rows of those that have left are not written any more
                 kept = [row for row, (stream, _) in enumerate(batch) if stream in self._in_tick]
                 batch, slots = [batch[row] for row in kept], [slots[row] for row in kept]
-                rows, state, levels, probabilities = rows[kept], state[:, kept], levels[kept], probabilities[kept]
+                rows, state, powers, probabilities = rows[kept], state[:, kept], powers[kept], probabilities[kept]
             self._state[:, slots] = state
             self._context[slots] = rows[:, -CONTEXT:]
-            probabilities = np.where(self._steady.update(slots, levels), 0.0, probabilities)
+            steady, quiet_ms = self._levels.update(slots, powers)
             self._waiting.update(dict.fromkeys(stream for stream in self._in_tick if stream.frames))
             self._in_tick = frozenset()
-        results = list(zip((stream for stream, _ in batch), probabilities.tolist(), strict=True))
+        frames = map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
+        results = list(zip((stream for stream, _ in batch), frames, strict=True))
         self._call_loop(lambda: self._deliver(results))
 
     def _call_loop(self, work: Callable[[], None]) -> None:
@@ -248,9 +233,9 @@ class VoiceActivityService:
 
     # -- back on the event loop ----------------------------------------------------------------------------------------
 
-    def _deliver(self, results: list[tuple[VoiceActivityStream, float]]) -> None:
-        for stream, probability in results:
-            stream.deliver(probability)
+    def _deliver(self, results: list[tuple[VoiceActivityStream, VoiceFrame]]) -> None:
+        for stream, frame in results:
+            stream.deliver(frame)
 
     def _fail_waiters(self) -> None:
         for stream in self._streams:
@@ -279,7 +264,7 @@ class VoiceActivityStream:
     """One session's place in the service. Used on the event loop only."""
 
     def __init__(
-        self, service: VoiceActivityService, slot: int, on_frame: Callable[[float], None], sample_rate: int
+        self, service: VoiceActivityService, slot: int, on_frame: Callable[[VoiceFrame], None], sample_rate: int
     ) -> None:
         self.slot = slot
         self.frames: deque[Frame] = deque()
@@ -375,13 +360,13 @@ class VoiceActivityStream:
             self._service.leave(self)
             self.wake()
 
-    def deliver(self, probability: float) -> None:
+    def deliver(self, frame: VoiceFrame) -> None:
         """Called by the service, once per frame."""
         if self._closed:
             return
         self._pending -= 1
         try:
-            self._on_frame(probability)
+            self._on_frame(frame)
         except Exception:
             logger.exception("A voice-activity callback failed; its session gets no more frames")
             self.close()

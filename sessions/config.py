@@ -6,22 +6,21 @@ field and no half-applied change (``realtime-protocol`` O2).
 
 from __future__ import annotations
 
+from math import ceil, floor
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from duologue.engine.requests import ReasoningEffort
+from duologue.engine.requests import FIRST_CHUNK_RANGE_S, ReasoningEffort
 from duologue.sessions.errors import ProtocolError, from_validation_error
 from duologue.sessions.items import InputItem, InputText
+from duologue.sessions.shape import Shape
+from duologue.sessions.tool_settings import McpServer, ToolChoiceSetting, ToolSetting
 
 OutputModality = Literal["text", "audio"]
 Eagerness = Literal["low", "medium", "high", "auto"]
-
-
-class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the structs of this module."""
 
 
 # -- audio formats -----------------------------------------------------------------------------------------------------
@@ -106,10 +105,18 @@ class AudioInput(Shape, frozen=True):
     turn_detection: TurnDetection | None = ServerVad()
 
 
+FirstChunkMs = Annotated[
+    int, msgspec.Meta(ge=ceil(FIRST_CHUNK_RANGE_S[0] * 1000), le=floor(FIRST_CHUNK_RANGE_S[1] * 1000))
+]
+"""Length of an answer's first piece of sound; longer ones are safer against a gap, shorter ones are heard earlier."""
+
+
 class AudioOutput(Shape, frozen=True):
     voice: str
     format: AudioFormat = PcmFormat()
     speed: Annotated[float, msgspec.Meta(ge=0.25, le=1.5)] = 1.0
+    first_chunk_ms: FirstChunkMs | UnsetType = UNSET
+    """An extension, like ``echo_cancellation``. Without, the engine decides."""
 
 
 class Audio(Shape, frozen=True):
@@ -148,57 +155,6 @@ class Pacing(Shape, frozen=True):
 
     lead_ms: Annotated[int, msgspec.Meta(ge=100, le=10_000)] = 300
     """How far it may be ahead."""
-
-
-class FunctionTool(Shape, frozen=True, tag_field="type", tag="function"):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-    description: str = ""
-    parameters: dict[str, Any] = {}
-
-
-class ToolFilter(Shape, frozen=True):
-    """Tools of an MCP server: those that are named, those that only read, or those for which both hold."""
-
-    tool_names: tuple[str, ...] | UnsetType = UNSET
-    read_only: bool | UnsetType = UNSET
-
-
-class ApprovalFilter(Shape, frozen=True):
-    always: ToolFilter | UnsetType = UNSET
-    never: ToolFilter | UnsetType = UNSET
-
-
-class McpServer(Shape, frozen=True, tag_field="type", tag="mcp"):
-    """An MCP server whose tools this server calls by itself (:mod:`duologue.sessions.mcp`)."""
-
-    server_label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-    server_url: str | UnsetType = UNSET
-    connector_id: str | UnsetType = UNSET
-    tunnel_id: str | UnsetType = UNSET
-    server_description: str | UnsetType = UNSET
-    authorization: str | UnsetType | None = UNSET
-    headers: dict[str, str] | UnsetType | None = UNSET
-    allowed_tools: tuple[str, ...] | ToolFilter | UnsetType | None = UNSET
-    require_approval: Literal["always", "never"] | ApprovalFilter | UnsetType | None = UNSET
-    allowed_callers: tuple[str, ...] | UnsetType | None = UNSET
-    defer_loading: bool | UnsetType | None = UNSET
-
-
-ToolSetting = FunctionTool | McpServer
-
-
-class ToolChoiceFunction(Shape, frozen=True, tag_field="type", tag="function"):
-    name: str
-
-
-class ToolChoiceMcp(Shape, frozen=True, tag_field="type", tag="mcp"):
-    """Any tool of an MCP server, or one."""
-
-    server_label: str
-    name: str | UnsetType | None = UNSET
-
-
-ToolChoiceSetting = Literal["auto", "none", "required"] | ToolChoiceFunction | ToolChoiceMcp
 
 
 class StoredPrompt(Shape, frozen=True):
@@ -431,6 +387,7 @@ def merged(session: S, patch: dict[str, Any]) -> S:
 _NULL_UNSETS = {
     "": ("parallel_tool_calls", "reasoning", "extensions", "interruption", "pacing"),
     "input": ("echo_cancellation",),
+    "output": ("first_chunk_ms",),
     "transcription": ("language", "languages", "prompt", "keywords", "delay"),
 }
 """Fields of a session, and of an object in it, that may be missing: null takes them away again."""
@@ -440,7 +397,7 @@ def _without_nulls(settings: dict[str, Any], within: str = "") -> dict[str, Any]
     unset = _NULL_UNSETS.get(within, ())
     return {
         key: _without_nulls(value, key)
-        if key in ("audio", "input", "transcription") and isinstance(value, dict)
+        if key in ("audio", "input", "output", "transcription") and isinstance(value, dict)
         else value
         for key, value in settings.items()
         if value is not None or key not in unset
@@ -458,6 +415,7 @@ def _plain_voice(settings: dict[str, Any]) -> dict[str, Any]:
 class ResponseAudioOutputOverride(Shape, frozen=True):
     format: AudioFormat | UnsetType = UNSET
     voice: str | UnsetType = UNSET
+    first_chunk_ms: FirstChunkMs | UnsetType = UNSET
 
 
 class ResponseAudioOverride(Shape, frozen=True):

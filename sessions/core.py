@@ -142,11 +142,18 @@ class SessionCore:
         body = events.ErrorBody(type="server_error", code="server_error", message=message)
         self.emit(events.ErrorEvent, error=body)
 
-    def open_request(self, payload: Payload, due_in_s: float = 0.0) -> str:
-        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned."""
+    def open_request(self, payload: Payload, due_in_s: float = 0.0, first_chunk_s: float | None = None) -> str:
+        """Ask the engine for something that is wanted in ``due_in_s``; its output comes back under the id returned.
+        ``first_chunk_s``: length of its first piece of sound; None: as the engine likes."""
         request_id = self.context.ids("req")
         session_id = self.session.id
-        request = EngineRequest(request_id=request_id, session_id=session_id, payload=payload, due_in_s=due_in_s)
+        request = EngineRequest(
+            request_id=request_id,
+            session_id=session_id,
+            payload=payload,
+            due_in_s=due_in_s,
+            first_chunk_s=first_chunk_s,
+        )
         self.effects.append(OpenRequest(request))
         return request_id
 

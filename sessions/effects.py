@@ -18,10 +18,12 @@ class Signal(msgspec.Struct, frozen=True, gc=False):
 
 
 class VoiceActivity(Signal, frozen=True):
-    """Speech probability of the next frame of a voice-activity stream (:data:`timebase.VAD_FRAME_TICKS` long)."""
+    """The next frame of a voice-activity stream (:data:`timebase.VAD_FRAME_TICKS` long): how probable it is that
+    somebody speaks, and for how long at its end nothing has been heard."""
 
     stream: int
     probability: float
+    quiet_ms: int = 0
 
 
 class TurnJudged(Signal, frozen=True):

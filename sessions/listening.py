@@ -30,6 +30,7 @@ from duologue.sessions.effects import (
     Interrupted,
     MoreAudio,
     StopVoiceActivity,
+    VoiceActivity,
 )
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES, InputTimeline, reduces_noise
@@ -137,7 +138,7 @@ class Listening:
         self._asked_at: int | None = None
         """The position that the model has been asked about and has not answered yet."""
         self._answer_until = math.inf
-        self._held: deque[float] = deque()
+        self._held: deque[VoiceActivity] = deque()
         """Frames that wait for its answer."""
         self._heard_until = -math.inf
         """When input came last, or when the time without it was counted as silence last."""
@@ -294,14 +295,14 @@ class Listening:
         entry = self._make_item(item_id, end, end)
         entry.silence_s, entry.transcript = silence_s, ""
 
-    def voice_activity(self, stream: int, probability: float, now: float) -> None:
-        """The next frame's speech probability. Frames of a stream that has been left are stale."""
-        if stream != self._stream or self._policy is None:
+    def voice_activity(self, frame: VoiceActivity, now: float) -> None:
+        """The next frame. Frames of a stream that has been left are stale."""
+        if frame.stream != self._stream or self._policy is None:
             return
         if self._asked_at is None:
-            self._frame(self._policy, probability, now)
+            self._frame(self._policy, frame, now)
             return
-        self._held.append(probability)
+        self._held.append(frame)
         if len(self._held) > MAX_HELD:
             self.turn_judged(self._questions, None, now)
 
@@ -331,13 +332,12 @@ class Listening:
         silence_s, self._heard_until = now - self._heard_until, now
         self._feed(self._timeline.append_silence(silence_s))
 
-    def _frame(self, policy: SilencePolicy, probability: float, now: float) -> None:
+    def _frame(self, policy: SilencePolicy, frame: VoiceActivity, now: float) -> None:
         start = self._stream_position
         end = self._stream_position = start + VAD_FRAME_TICKS
-        if self._is_echo(probability, end):
-            probability = 0.0
+        probability = 0.0 if self._is_echo(frame.probability, end) else frame.probability
         if end > self._settled:
-            self._follow_all(policy.frame(start, end, probability), end, now)
+            self._follow_all(policy.frame(start, end, probability, frame.quiet_ms * TICKS_PER_MS), end, now)
             self._release(self._overlap.frame(end, now), now)
             if self._turn is not None and not self._paused:
                 self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))

@@ -146,8 +146,8 @@ class ConversationMachine:
                 self._listening.append(audio, now)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
-            case VoiceActivity(stream=stream, probability=probability):
-                self._listening.voice_activity(stream, probability, now)
+            case VoiceActivity():
+                self._listening.voice_activity(event, now)
             case TurnJudged(question=question, probability=probability):
                 self._listening.turn_judged(question, probability, now)
             case EngineOutput():

@@ -87,6 +87,8 @@ class ResponseSettings:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
+    first_chunk_s: float | None = None
+    """Length of the first piece of sound; None: as the engine likes."""
     remote: Mapping[str, RemoteTool] = field(default_factory=dict)
     """Those of the tools that MCP servers have, by their names here."""
     tool_round: int = 0

@@ -11,22 +11,14 @@ from msgspec.structs import replace
 
 from duologue.engine.languages import described
 from duologue.engine.requests import NamedTool, Tool, ToolChoice
-from duologue.sessions.config import (
-    MAX_METADATA,
-    McpServer,
-    ResponseOverrides,
-    StoredPrompt,
-    ToolChoiceFunction,
-    ToolChoiceMcp,
-    ToolChoiceSetting,
-    ToolSetting,
-)
+from duologue.sessions.config import MAX_METADATA, ResponseOverrides, StoredPrompt
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionContext, SessionCore
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.mcp.catalogue import RemoteTool
 from duologue.sessions.response import ResponseSettings
 from duologue.sessions.stored_prompts import rendered
+from duologue.sessions.tool_settings import McpServer, ToolChoiceFunction, ToolChoiceMcp, ToolChoiceSetting, ToolSetting
 from duologue.sessions.transcribing import session_language
 
 
@@ -43,6 +35,7 @@ def effective_settings(
     if not tools and overrides.tool_choice is UNSET:
         choice = "auto"
     parallel = session.parallel_tool_calls if overrides.parallel_tool_calls is UNSET else overrides.parallel_tool_calls
+    first_chunk = session.audio.output.first_chunk_ms if output.first_chunk_ms is UNSET else output.first_chunk_ms
     reasoning = session.reasoning if overrides.reasoning is UNSET else overrides.reasoning
     check_tools(core.context, tools, choice, "response")
     visible, remote = core.catalogue.visible(tools)
@@ -71,6 +64,7 @@ def effective_settings(
         remote=remote,
         parallel_tool_calls=None if parallel is UNSET else parallel,
         reasoning_effort=None if reasoning is UNSET else reasoning.effort,
+        first_chunk_s=None if first_chunk is UNSET else first_chunk / 1000,
     )
 
 

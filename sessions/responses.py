@@ -155,6 +155,7 @@ class Responses:
                 reasoning_effort=settings.reasoning_effort,
             ),
             due_in_s,
+            settings.first_chunk_s,
         )
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:

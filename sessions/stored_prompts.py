@@ -11,8 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from duologue.sessions.config import Shape, StoredPrompt
+from duologue.sessions.config import StoredPrompt
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.shape import Shape
 
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 

@@ -172,8 +172,8 @@ class TranslationMachine:
                 self._append(audio, 0)
             case MoreAudio(audio=audio, offset=offset):
                 self._append(audio, offset)
-            case VoiceActivity(probability=probability):
-                self._voice_activity(probability)
+            case VoiceActivity():
+                self._voice_activity(event)
             case EngineOutput(request_id=request_id, delta=delta):
                 self._engine_output(request_id, delta)
             case events.TranslationUpdate(session=patch):
@@ -225,10 +225,10 @@ class TranslationMachine:
         if pcm:
             self._effects.append(FeedVoiceActivity(0, pcm, self._timeline.sample_rate))
 
-    def _voice_activity(self, probability: float) -> None:
+    def _voice_activity(self, frame: VoiceActivity) -> None:
         start = self._seen
         end = self._seen = start + VAD_FRAME_TICKS
-        for signal in self._policy.frame(start, end, probability):
+        for signal in self._policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS):
             match signal:
                 case Started(start=position):
                     self._speech_start = position

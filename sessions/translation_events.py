@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from duologue.sessions.client_events import ClientEvent
-from duologue.sessions.config import NoiseReduction, Shape
+from duologue.sessions.config import NoiseReduction
 from duologue.sessions.server_events import ServerEvent
+from duologue.sessions.shape import Shape
 
 Language = Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$", max_length=35)]
 """A language tag (BCP 47): ``es``, ``pt-BR``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import zlib
@@ -36,6 +37,7 @@ LEADING_SILENCE_S: Final = 0.01
 
 _SAFETY: Final = 0.5
 """Part of the time until the deadline that a chunk may take at the speed measured last."""
+_ROUNDING: Final = 1e-6
 _SEED_STEP: Final = 0x9E3779B1
 
 
@@ -50,6 +52,11 @@ class ChunkLadder:
         self._longest_s = longest_s
         self._started: float | None = None
         self._handed_over_s = 0.0
+
+    @property
+    def first_s(self) -> float | None:
+        """Seconds of the first chunk; None once it has gone out."""
+        return self._first_s if self._started is None else None
 
     def next_length(self, now: float, real_time_factor: float) -> float:
         """Seconds of sound to make next."""
@@ -106,6 +113,14 @@ class _Reply:
                 msgspec.structs.replace(word, end_sample=max(0, word.end_sample - cut)) for word in self.words
             )
 
+    @property
+    def lacking_s(self) -> float | None:
+        """What the first chunk, which may take several clauses, still lacks; None once it has gone out."""
+        first_s = self.ladder.first_s
+        if first_s is None:
+            return None
+        return max(0.0, first_s - len(self.waiting) / SAMPLE_RATE) if self.audible else first_s
+
     def take(self) -> AudioDelta:
         """Everything that waits, with the words that end in it."""
         self.handed_over += len(self.waiting)
@@ -161,14 +176,16 @@ class HarmonicNoiseCodec(Stage):
         synthesiser = HarmonicNoiseSynthesiser(piece.frames, (state.seed + state.clauses * _SEED_STEP) % 2**32)
         state.add_clause(piece)
         while not synthesiser.finished and not context.aborted:
-            length_s = state.ladder.next_length(time.monotonic(), self._real_time_factor)
-            state.add(self._timed(synthesiser, max(1, round(length_s * SAMPLE_RATE / HOP))))
+            length_s = state.lacking_s
+            if length_s is None:
+                length_s = state.ladder.next_length(time.monotonic(), self._real_time_factor)
+            state.add(self._timed(synthesiser, max(1, math.ceil(length_s * SAMPLE_RATE / HOP - _ROUNDING))))
             state.cut_leading_silence()
-            if state.audible and not self._hand_over(state, context):
+            if not state.lacking_s and not self._hand_over(state, context):
                 return
 
     def finish(self, state: _Reply, context: StageContext) -> None:
-        """A reply that never became audible is handed over as it is: what was made is not lost."""
+        """A reply that never became audible, or is shorter than its first chunk, is handed over as it is."""
         if len(state.waiting):
             self._hand_over(state, context)
 

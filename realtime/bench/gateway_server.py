@@ -31,8 +31,9 @@ from duologue.engine.requests import (
     TranscriptDelta,
     Usage,
 )
+from duologue.engine.silero import SileroModel
 from duologue.engine.stream import EdgeTrace, Stream
-from duologue.engine.voice_activity import SileroModel, VoiceActivityService
+from duologue.engine.voice_activity import VoiceActivityService
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys
 from duologue.realtime.bench.gateway_stages import CHUNK_BYTES, CHUNK_S, PIPELINE, STAMP_BYTES

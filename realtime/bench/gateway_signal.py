@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
-from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
+from duologue.codecs.pcm import float_to_pcm16
 from duologue.engine.models import require
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
-from duologue.sessions.timebase import VAD_FRAME_TICKS, VAD_SAMPLE_RATE, to_ms
+from duologue.engine.silero import SileroModel
+from duologue.engine.voice_activity import VoiceFrame
+from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
+from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS, to_ms
 from duologue.sessions.turns.policy import Started, Stopped
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
@@ -73,9 +74,9 @@ def decisions(seconds: float) -> list[Decision]:
     found = []
     policy = SilencePolicy(SilenceSettings())
     position = 0
-    for chunk, probability in _probabilities(round(seconds / CHUNK_S)):
+    for chunk, frame in _frames(round(seconds / CHUNK_S)):
         start, position = position, position + VAD_FRAME_TICKS
-        for signal in policy.frame(start, position, probability):
+        for signal in policy.frame(start, position, frame.probability, frame.quiet_ms * TICKS_PER_MS):
             match signal:
                 case Started(start=at):
                     found.append(Decision("input_audio_buffer.speech_started", to_ms(at), chunk))
@@ -84,19 +85,9 @@ def decisions(seconds: float) -> list[Decision]:
     return found
 
 
-def _probabilities(chunks: int) -> Iterator[tuple[int, float]]:
-    """Speech probability of every frame, and the chunk that completes it."""
-    model, resampler, sent = (
-        SileroModel(require("silero-vad")),
-        StreamResampler(SAMPLE_RATE, VAD_SAMPLE_RATE, VOICE_ACTIVITY_QUALITY),
-        loop(),
-    )
-    state, context = np.zeros((2, 1, STATE), np.float32), np.zeros(CONTEXT, np.float32)
-    pending = np.zeros(0, np.float32)
+def _frames(chunks: int) -> Iterator[tuple[int, VoiceFrame]]:
+    """Every frame, and the chunk that completes it."""
+    detector, sent = OfflineVoiceActivity(SileroModel(require("silero-vad")), SAMPLE_RATE), loop()
     for chunk in range(chunks):
-        pending = np.concatenate([pending, resampler.process(pcm16_to_float(sent[chunk % len(sent)]))])
-        while len(pending) >= FRAME:
-            frame, pending = pending[:FRAME], pending[FRAME:]
-            probabilities, state = model.step(np.concatenate([context, frame])[None], state)
-            context = frame[-CONTEXT:]
-            yield chunk, float(probabilities[0])
+        for frame in detector.feed(sent[chunk % len(sent)]):
+            yield chunk, frame

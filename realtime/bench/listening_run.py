@@ -13,13 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from duologue.codecs.resample import FrameResampler
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Delta, EngineRequest, Finished, Transcribe
 from duologue.engine.stage import Taker
 from duologue.engine.stages.recogniser import WhisperRecogniser
-from duologue.engine.voice_activity import CONTEXT, FRAME, SAMPLE_RATE, STATE, FrameModel
+from duologue.engine.voice_activity import FrameModel
+from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
 from duologue.sessions import server_events as events
 from duologue.sessions.client_events import InputAudioAppend, InputAudioCommit
 from duologue.sessions.config import (
@@ -75,30 +73,6 @@ class Work:
     """Of the whole process, which does nothing else."""
 
 
-class Detector:
-    """Voice activity over one stream of PCM16 at 24 kHz."""
-
-    def __init__(self, model: FrameModel) -> None:
-        self._model = model
-        self._resampler = FrameResampler(OUTPUT_SAMPLE_RATE, SAMPLE_RATE, FRAME)
-        self._pending = bytearray(self._resampler.lead * 2)
-        self._state = np.zeros((2, 1, STATE), np.float32)
-        self._context = np.zeros(CONTEXT, np.float32)
-
-    def feed(self, pcm: bytes) -> list[float]:
-        """Speech probabilities of the frames that are complete."""
-        self._pending += pcm
-        found = []
-        while len(self._pending) >= self._resampler.window * 2:
-            frame = self._resampler.convert([bytes(self._pending[: self._resampler.window * 2])])[0]
-            del self._pending[: self._resampler.step * 2]
-            joined = np.concatenate((self._context, frame)).astype(np.float32)
-            probability, self._state = self._model.step(joined[None], self._state)
-            self._context = joined[-CONTEXT:]
-            found.append(float(probability[0]))
-        return found
-
-
 class ListeningRun:
     """Feeds a session and keeps what it says, with the time of each event in seconds of the sound."""
 
@@ -116,7 +90,7 @@ class ListeningRun:
     ) -> None:
         """``instant``: the recogniser takes no time, so that a run depends on the sound alone."""
         self._recogniser = recogniser
-        self._detector = Detector(detector)
+        self._detector = OfflineVoiceActivity(detector, OUTPUT_SAMPLE_RATE)
         self._instant = instant
         self.now = 0.0
         self.sent: list[tuple[float, events.ServerEvent]] = []
@@ -189,8 +163,8 @@ class ListeningRun:
                 case AbortRequest(request_id=request_id):
                     self._due = [due for due in self._due if due[1].request_id != request_id]
                 case FeedVoiceActivity(stream=stream, pcm=pcm):
-                    for probability in self._detector.feed(pcm):
-                        self._handle(VoiceActivity(stream, probability))
+                    for frame in self._detector.feed(pcm):
+                        self._handle(VoiceActivity(stream, *frame))
 
     def _recognise(self, request: EngineRequest) -> None:
         assert isinstance(request.payload, Transcribe)

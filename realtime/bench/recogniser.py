@@ -16,10 +16,10 @@ from duologue.codecs.resample import resample
 from duologue.codecs.wav import read_wav
 from duologue.engine.models import pull, require
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE
+from duologue.engine.silero import SileroModel
 from duologue.engine.stages.recogniser import WhisperRecogniser
 from duologue.engine.stages.threads import let_waiting_threads_sleep
 from duologue.engine.stages.whisper import LONGEST_S, SAMPLE_RATE, Recognition, Whisper
-from duologue.engine.voice_activity import SileroModel
 from duologue.engine.words import WordErrors, word_errors
 from duologue.realtime.bench.listening_run import ListeningRun
 from duologue.realtime.bench.summary import Metric, metric

@@ -30,8 +30,8 @@ def turns(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from duologue.engine.models import ModelUnavailable, require
+    from duologue.engine.silero import SileroModel
     from duologue.engine.turn_model import SmartTurnModel
-    from duologue.engine.voice_activity import SileroModel
     from duologue.realtime.bench.turns_report import print_report
     from duologue.realtime.bench.turns_run import Detectors, TurnsOptions, run_turns, steps
 

@@ -11,21 +11,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
-from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, FrameResampler, resample
-from duologue.engine.steady_sound import SteadySound
+from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, resample
 from duologue.engine.turn_model import SAMPLE_RATE as MODEL_RATE
 from duologue.engine.turn_model import TurnModel
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, FrameModel
-from duologue.engine.voice_activity import SAMPLE_RATE as VAD_RATE
+from duologue.engine.voice_activity import FrameModel, VoiceFrame
 from duologue.realtime.bench.clock import SAMPLE_RATE
+from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity, VoiceActivityFrames
 from duologue.realtime.bench.turns_clips import Clip
 from duologue.realtime.bench.turns_score import Heard
 from duologue.sessions import server_events as events
@@ -34,61 +29,13 @@ from duologue.sessions.config import Audio, AudioInput, AudioOutput, Names, Real
 from duologue.sessions.core import SessionContext
 from duologue.sessions.effects import AskTurnModel, Effect, FeedVoiceActivity, Input, Send, TurnJudged, VoiceActivity
 from duologue.sessions.machine import ConversationMachine
-from duologue.sessions.timebase import TICKS_PER_SECOND, VAD_FRAME_TICKS
+from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Asked, Started, Stopped
 from duologue.sessions.turns.silence import SilencePolicy
 
 CHUNK_SAMPLES = SAMPLE_RATE // 50
 """20 ms."""
 NAMES = Names(models={"offline": "offline"}, voices={"none": "none"}, transcription_models={})
-
-
-class VoiceActivityFrames(Protocol):
-    """Voice activity over one stream."""
-
-    def feed(self, pcm: bytes) -> Iterator[float]:
-        """Probabilities of the frames that are complete after ``pcm``."""
-
-
-class OfflineVoiceActivity:
-    """One stream of voice activity, computed at once; the frames are those of the service."""
-
-    def __init__(self, model: FrameModel, sample_rate: int) -> None:
-        self._model = model
-        self._converter = FrameResampler(sample_rate, VAD_RATE, FRAME)
-        self._pcm = bytearray(self._converter.lead * SAMPLE_BYTES)
-        self._state = np.zeros((2, 1, STATE), np.float32)
-        self._input = np.zeros((1, CONTEXT + FRAME), np.float32)
-        self._steady = SteadySound(1, FRAME, VAD_RATE)
-
-    def feed(self, pcm: bytes) -> Iterator[float]:
-        """Probabilities of the frames that are complete after ``pcm``."""
-        self._pcm += pcm
-        window, step = self._converter.window * SAMPLE_BYTES, self._converter.step * SAMPLE_BYTES
-        while len(self._pcm) >= window:
-            self._input[:, CONTEXT:] = self._converter.convert([bytes(self._pcm[:window])])
-            del self._pcm[:step]
-            probability, self._state = self._model.step(self._input, self._state)
-            steady = self._steady.update([0], self._steady.levels(self._input[:, CONTEXT:]))
-            self._input[:, :CONTEXT] = self._input[:, -CONTEXT:]
-            yield 0.0 if steady[0] else float(probability[0])
-
-
-class ReplayedVoiceActivity:
-    """Frames that were computed before, each when its audio is complete."""
-
-    def __init__(self, probabilities: NDArray[np.float64], sample_rate: int) -> None:
-        self._probabilities = probabilities
-        converter = FrameResampler(sample_rate, VAD_RATE, FRAME)
-        self._step, self._first = converter.step * SAMPLE_BYTES, (converter.window - converter.lead) * SAMPLE_BYTES
-        self._fed = self._given = 0
-
-    def feed(self, pcm: bytes) -> Iterator[float]:
-        """See :meth:`OfflineVoiceActivity.feed`."""
-        self._fed += len(pcm)
-        while self._given < len(self._probabilities) and self._fed >= self._first + self._given * self._step:
-            self._given += 1
-            yield float(self._probabilities[self._given - 1])
 
 
 class Judge:
@@ -151,8 +98,8 @@ class _Call:
             case FeedVoiceActivity(stream=stream, pcm=pcm, sample_rate=sample_rate):
                 if self._stream is None or self._stream[0] != stream:
                     self._stream = stream, self.voice_activity(sample_rate)
-                for probability in self._stream[1].feed(pcm):
-                    self.do(VoiceActivity(stream, probability))
+                for frame in self._stream[1].feed(pcm):
+                    self.do(VoiceActivity(stream, *frame))
             case AskTurnModel(question=question, pcm=pcm, sample_rate=sample_rate):
                 self.due.append((self.now + self.answer_s, TurnJudged(question, self.judge(pcm, sample_rate))))
 
@@ -187,24 +134,23 @@ def run_core(
     return Heard(tuple(call.starts), tuple(call.decisions), tuple(call.onsets))
 
 
-def frames_of(clip: Clip, vad: FrameModel) -> NDArray[np.float64]:
-    """Speech probabilities of a clip's frames ``[frames]``."""
-    return np.array(list(OfflineVoiceActivity(vad, SAMPLE_RATE).feed(clip.pcm)))
+def frames_of(clip: Clip, vad: FrameModel) -> list[VoiceFrame]:
+    """Voice activity over a clip."""
+    return list(OfflineVoiceActivity(vad, SAMPLE_RATE).feed(clip.pcm))
 
 
-def run_policy(
-    clip: Clip, probabilities: NDArray[np.float64], policy: SilencePolicy, judge: Judge, answer_s: float
-) -> Heard:
+def run_policy(clip: Clip, frames: Sequence[VoiceFrame], policy: SilencePolicy, judge: Judge, answer_s: float) -> Heard:
     """What a policy by itself makes of a clip's frames, for settings that no session can ask for."""
     starts: list[float] = []
     onsets: list[float] = []
     decisions: list[float] = []
     ticks = TICKS_PER_SECOND // SAMPLE_RATE
     turn_start = 0
-    for index, probability in enumerate(probabilities):
+    for index, frame in enumerate(frames):
         start = index * VAD_FRAME_TICKS
         end = start + VAD_FRAME_TICKS
-        now, signals = end / TICKS_PER_SECOND, deque(policy.frame(start, end, float(probability)))
+        signals = deque(policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS))
+        now = end / TICKS_PER_SECOND
         while signals:
             match signals.popleft():
                 case Started(start=turn_start):

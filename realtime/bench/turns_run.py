@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from duologue.engine.turn_model import TurnModel
-from duologue.engine.voice_activity import FrameModel
+from duologue.engine.voice_activity import FrameModel, VoiceFrame
+from duologue.realtime.bench.offline_voice_activity import ReplayedVoiceActivity
 from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
 from duologue.realtime.bench.turns_clips import Clip, noise_clip, read_clips
-from duologue.realtime.bench.turns_offline import Judge, ReplayedVoiceActivity, frames_of, run_core, run_policy
+from duologue.realtime.bench.turns_offline import Judge, frames_of, run_core, run_policy
 from duologue.realtime.bench.turns_report import CurvePoint, NoiseResult, Setting, TurnsReport, compared
 from duologue.realtime.bench.turns_score import Truth, score
 from duologue.sessions.config import Eagerness, SemanticVad, ServerVad, TurnDetection
@@ -60,8 +58,8 @@ class Detectors:
 
 
 OnStep = Callable[[str], None]
-Frames = NDArray[np.float64]
-"""Speech probabilities of a clip's frames ``[frames]``."""
+Frames = Sequence[VoiceFrame]
+"""Voice activity over a clip."""
 
 
 def run_turns(options: TurnsOptions, detectors: Detectors, on_step: OnStep = lambda text: None) -> TurnsReport:
@@ -176,5 +174,5 @@ def _noise(kind: RoomSound, options: TurnsOptions, detectors: Detectors, on_step
         minutes=options.noise_minutes,
         false_starts=scores.false_starts,
         per_hour=scores.false_starts_per_hour,
-        loudest_frame=float(frames.max()),
+        loudest_frame=max(frame.probability for frame in frames),
     )

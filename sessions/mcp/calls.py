@@ -14,7 +14,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
-from duologue.sessions.config import McpServer, ToolSetting
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbandonCall, CallTool, ListTools, ToolAnswered, ToolsListed
@@ -28,6 +27,7 @@ from duologue.sessions.items import (
     McpProtocolError,
 )
 from duologue.sessions.mcp.outputs import McpCallOutput
+from duologue.sessions.tool_settings import McpServer, ToolSetting
 
 INVALID_PARAMS = -32602
 """JSON-RPC's code for arguments that do not fit."""

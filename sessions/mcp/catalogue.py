@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from duologue.engine.requests import Tool
-from duologue.sessions.config import ApprovalFilter, FunctionTool, McpServer, ToolFilter, ToolSetting
 from duologue.sessions.items import McpTool
+from duologue.sessions.tool_settings import ApprovalFilter, FunctionTool, McpServer, ToolFilter, ToolSetting
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import UNSET
 
-from duologue.sessions.config import McpServer
 from duologue.sessions.effects import McpEndpoint
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.tool_settings import McpServer
 
 PORTS = {"http": 80, "https": 443}
 

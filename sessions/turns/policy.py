@@ -58,8 +58,8 @@ class TurnPolicy(Protocol):
     def lookback(self) -> int:
         """Ticks of audio before the present frame that a coming :class:`Started` may reach back to."""
 
-    def frame(self, start: int, end: int, probability: float) -> list[TurnSignal]:
-        """Take one voice-activity frame covering ticks [start, end)."""
+    def frame(self, start: int, end: int, probability: float, quiet: int = 0) -> list[TurnSignal]:
+        """Take one voice-activity frame covering ticks [start, end), with nothing heard in the last ``quiet`` ticks."""
 
     def judged(self, probability: float | None) -> list[TurnSignal]:
         """Take the answer to :class:`Asked`: how probable it is that the turn is over; None: there is none."""

@@ -4,6 +4,10 @@ A frame is *speech* at or above the threshold, *silence* below threshold - 0.15,
 was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :func:`pause_ms` is a pause; silence for the
 session's window ends the turn; a turn that reaches its greatest length is ended and the next one started at the same
 tick, so that no sample is lost or doubled.
+
+The model holds the fading end of a word for speech. Once it says silence, that is counted from the last sound that was
+heard, up to :data:`HANGOVER_MS` before the model's last frame of speech. And where the window is short, a pause begins
+when nothing has been heard for :data:`QUIET_MS` and the model has begun to doubt, before it says silence.
 """
 
 from __future__ import annotations
@@ -25,6 +29,13 @@ EARLY_PAUSE_MS = 64
 """The same where the window is too short for an answer to be ready at its end."""
 PREPARATION_MS = 330
 """About what an answer takes from the words' recognition to its first sound, with the packaged models."""
+
+HANGOVER_MS = 64
+"""Silence that is dated back at most, where nothing was heard while the model still said speech. With more, a last
+consonant after a stop would be cut off."""
+QUIET_MS = 64
+DOUBT = 0.95
+"""Probability of speech below which the model doubts. In the middle of a word it has none, however quiet a stop is."""
 
 SEMANTIC_SILENCE_MS = {"low": 1500, "medium": 800, "auto": 800, "high": 500}
 """Silence that ends a turn under ``semantic_vad``, by eagerness, while no model judges it."""
@@ -79,6 +90,7 @@ class SilencePolicy:
         self._floor = position
         self._onset: int | None = None
         self._turn_start = position
+        self._voiced_end = position
         self._speech_end = position
         self.configure(settings)
         self.reset(position)
@@ -89,20 +101,22 @@ class SilencePolicy:
         self._min_speech = MIN_SPEECH_MS * TICKS_PER_MS
         self._prefix = settings.prefix_padding_ms * TICKS_PER_MS
         self._silence = settings.silence_duration_ms * TICKS_PER_MS
-        self._pause = pause_ms(settings.silence_duration_ms) * TICKS_PER_MS
+        pause = pause_ms(settings.silence_duration_ms)
+        self._pause = pause * TICKS_PER_MS
+        self._doubt = DOUBT if pause <= EARLY_PAUSE_MS else 0.0
         self._max_turn = max(settings.max_turn_ms * TICKS_PER_MS, TICKS_PER_SECOND)
 
     def take_over(self, other: SilencePolicy) -> None:
         """Go on where a policy of another kind was; a turn in progress stays in progress."""
         self._state, self._floor, self._onset = other._state, other._floor, other._onset
-        self._turn_start, self._speech_end = other._turn_start, other._speech_end
+        self._turn_start, self._voiced_end, self._speech_end = other._turn_start, other._voiced_end, other._speech_end
 
     def reset(self, position: int) -> None:
         self._state = State.SILENT
         self._floor = position
         self._onset = None
         self._turn_start = position
-        self._speech_end = position
+        self._voiced_end = self._speech_end = position
 
     @property
     def speaking(self) -> bool:
@@ -115,10 +129,10 @@ class SilencePolicy:
     def judged(self, probability: float | None) -> list[TurnSignal]:
         return []  # it asks nobody
 
-    def frame(self, start: int, end: int, probability: float) -> list[TurnSignal]:
+    def frame(self, start: int, end: int, probability: float, quiet: int = 0) -> list[TurnSignal]:
         if self._state is State.SILENT:
             return self._while_silent(start, end, probability)
-        return self._while_speaking(end, probability)
+        return self._while_speaking(end, probability, quiet)
 
     def _while_silent(self, start: int, end: int, probability: float) -> list[TurnSignal]:
         if probability < self._settings.threshold - (HYSTERESIS if self._onset is not None else 0.0):
@@ -129,22 +143,30 @@ class SilencePolicy:
         if end - self._onset < self._min_speech:
             return []
         start = max(self._onset - self._prefix, self._floor)
-        self._onset, self._speech_end = None, end
+        self._onset, self._voiced_end, self._speech_end = None, end, end
         return [self._start(start)]
 
-    def _while_speaking(self, end: int, probability: float) -> list[TurnSignal]:
-        in_silence = end - self._speech_end > VAD_FRAME_TICKS
+    def _while_speaking(self, end: int, probability: float, quiet: int) -> list[TurnSignal]:
+        in_silence = end - self._voiced_end > VAD_FRAME_TICKS
         if probability >= self._settings.threshold - (0.0 if in_silence else HYSTERESIS):
-            self._speech_end = end
-            signals = [self._move(Resumed())] if self._state is State.PAUSED else []
+            self._voiced_end = end
+            self._speech_end = max(end - quiet, end - HANGOVER_MS * TICKS_PER_MS)
+            signals = self._in_speech(probability, quiet)
         else:
             signals = self._in_silence(end)
         if self._state is not State.SILENT and end - self._turn_start >= self._max_turn:
             cut = self._turn_start + self._max_turn
             signals = [signal for signal in signals if not isinstance(signal, Asked)]
             signals += [self._stop(cut), self._start(cut)]
-            self._speech_end = max(cut, self._speech_end)
+            self._voiced_end, self._speech_end = max(cut, self._voiced_end), max(cut, self._speech_end)
         return signals
+
+    def _in_speech(self, probability: float, quiet: int) -> list[TurnSignal]:
+        if self._state is State.PAUSED:
+            return [self._move(Resumed())] if quiet < VAD_FRAME_TICKS else []
+        if probability < self._doubt and quiet >= QUIET_MS * TICKS_PER_MS:
+            return [self._move(Paused(self._speech_end))]
+        return []
 
     def _in_silence(self, end: int) -> list[TurnSignal]:
         """A frame without speech that ends at ``end``."""

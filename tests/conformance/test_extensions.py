@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -63,3 +64,14 @@ async def test_playback_is_reported(converse: Any) -> None:
         error = await talk.refused("playback.ack", item_id="item_unknown", **report)
         assert error["code"] == "playback_item_not_found"
         await talk.until("response.done")
+
+
+@pytest.mark.parametrize("asked_ms", [100, 700])
+async def test_the_first_sound_is_as_long_as_asked(converse: Any, asked_ms: int) -> None:
+    async with converse() as talk:
+        await talk.update(audio={"output": {"first_chunk_ms": asked_ms}})
+        response_id = await begin_an_answer(talk)
+        first = talk.received("response.output_audio.delta")[0]["delta"]
+        assert len(base64.b64decode(first)) / 48 >= asked_ms, "of its own accord it has no more than 75 ms"
+        await talk.until("response.done")
+        assert len(talk.audio_of(response_id)) > SECOND

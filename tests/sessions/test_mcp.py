@@ -10,7 +10,7 @@ from session_driver import Driver, silence, speech
 from duologue.engine.requests import NamedTool, Tool, ToolCall
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, McpServer
+from duologue.sessions.config import Limits
 from duologue.sessions.effects import AbandonCall, CallTool, ListTools, McpEndpoint, ToolAnswered, ToolsListed
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import (
@@ -25,6 +25,7 @@ from duologue.sessions.items import (
 )
 from duologue.sessions.mcp.policy import Connector, McpPolicy, McpRules
 from duologue.sessions.prompting import NO_RESULT_YET, NOT_DECIDED_YET, REFUSED
+from duologue.sessions.tool_settings import McpServer
 
 URL = "https://tools.example/mcp"
 POLICY = McpPolicy(

@@ -17,7 +17,7 @@ from session_driver import RATE
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.resample import resample
 from duologue.codecs.wav import read_wav
-from duologue.engine.voice_activity import SileroModel
+from duologue.engine.silero import SileroModel
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import AbortRequest

@@ -20,7 +20,7 @@ from session_driver import RATE
 
 from duologue.codecs.resample import resample
 from duologue.codecs.wav import read_wav
-from duologue.engine.voice_activity import SileroModel
+from duologue.engine.silero import SileroModel
 from duologue.sessions import server_events as events
 
 pytestmark = pytest.mark.models

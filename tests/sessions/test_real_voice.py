@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from duologue.codecs.wav import read_wav
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
 from duologue.sessions.config import ServerVad
 from duologue.sessions.timebase import VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Started, Stopped, TurnSignal

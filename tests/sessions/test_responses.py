@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from session_driver import Driver, silence, speech
 
@@ -194,9 +197,38 @@ def test_overrides_hold_for_one_response() -> None:
     assert driver.last(events.ResponseCreated).response.output_modalities == ("audio",)
 
 
+def test_the_first_chunk_is_as_long_as_the_response_or_else_the_session_says() -> None:
+    driver = Driver()
+
+    def asked_for(**response: Any) -> float | None:
+        typed(driver, "Hi", **response)
+        (request,) = driver.requests.values()
+        driver.finish()
+        return request.first_chunk_s
+
+    assert asked_for() is None
+    driver.update({"instructions": "x"})
+    assert "first_chunk_ms" not in msgspec.to_builtins(driver.machine.session)["audio"]["output"]
+    driver.update({"audio": {"output": {"first_chunk_ms": 250}}})
+    assert driver.last(events.SessionUpdated).session.audio.output.first_chunk_ms == 250  # type: ignore[union-attr]
+    assert asked_for() == 0.25
+    assert asked_for(audio={"output": {"first_chunk_ms": 13}}) == 0.013
+    driver.update({"audio": {"output": {"first_chunk_ms": None}}})
+    assert asked_for() is None
+
+
+def test_an_answer_that_turn_detection_begins_has_the_first_chunk_of_the_session() -> None:
+    driver = Driver({"audio": {"output": {"first_chunk_ms": 400}}})
+    driver.say(speech(600), silence(700))
+    driver.transcribe("Hello there.")
+    (request_id,) = driver.pending(Converse)
+    assert driver.requests[request_id].first_chunk_s == 0.4
+
+
 @pytest.mark.parametrize(
     ("response", "param"),
     [
+        ({"audio": {"output": {"first_chunk_ms": 0}}}, "response.audio.output.first_chunk_ms"),
         ({"modalities": ["text"]}, "response.modalities"),
         ({"metadata": {"k": 1}}, "response.metadata"),
         ({"max_output_tokens": 0}, "response.max_output_tokens"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,8 @@ from duologue.engine.requests import Converse, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
-from duologue.sessions.timebase import VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Paused
+from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
+from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 PREFIX_MS, WINDOW_MS = 300, 500
@@ -411,3 +413,50 @@ def test_the_shorter_the_window_the_earlier_an_answer_is_prepared(window_ms: int
         for signal in policy.frame(index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS, probability)
     ]
     assert next(index for index, signal in signals if isinstance(signal, Paused)) == 10 + silent_frames - 1
+
+
+def signals_of(
+    policy: SilencePolicy, frames: Sequence[tuple[float, int]], first: int = 0
+) -> list[tuple[int, TurnSignal]]:
+    """``frames``: probability, and for how many milliseconds nothing has been heard. With the number of the frame."""
+    return [
+        (index, signal)
+        for index, (probability, quiet_ms) in enumerate(frames, first)
+        for signal in policy.frame(
+            index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS, probability, quiet_ms * TICKS_PER_MS
+        )
+    ]
+
+
+@pytest.mark.parametrize(("heard_until", "dated_back"), [(0, 0), (16, 16), (48, 48), (64, 64), (112, 64)])
+def test_silence_counts_from_the_last_sound_that_was_heard(heard_until: int, dated_back: int) -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=500))
+    fading = [(0.9, max(0, heard_until - 32 * after)) for after in (3, 2, 1, 0)]
+    signals = signals_of(policy, [(0.99, 0)] * 6 + fading + [(0.1, heard_until + 32 * n) for n in range(1, 30)])
+    stopped = next(signal for _, signal in signals if isinstance(signal, Stopped))
+    assert stopped.end == 10 * VAD_FRAME_TICKS + (500 - dated_back) * TICKS_PER_MS
+    paused = next(signal for _, signal in signals if isinstance(signal, Paused))
+    assert paused.end == 10 * VAD_FRAME_TICKS - dated_back * TICKS_PER_MS
+
+
+def test_what_is_heard_of_a_silence_does_not_prolong_it() -> None:
+    """A click, or a breath: the model says that nobody speaks."""
+    quiet = [(0.1, 32 * n) for n in range(1, 5)] + [(0.1, 0)] + [(0.1, 32 * n) for n in range(1, 20)]
+    signals = signals_of(SilencePolicy(SilenceSettings()), [(0.99, 0)] * 8 + quiet)
+    assert [type(signal) for _, signal in signals] == [Started, Paused, Stopped]
+    assert signals[-1][1] == Stopped(8 * VAD_FRAME_TICKS + 500 * TICKS_PER_MS)
+
+
+def test_with_a_short_window_a_pause_begins_when_the_model_doubts_what_cannot_be_heard() -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=200))
+    signals = signals_of(policy, [(0.99, 0)] * 8 + [(0.98, 32), (0.97, 64), (0.9, 96), (0.6, 128)])
+    assert [(index, type(signal)) for index, signal in signals] == [(1, Started), (10, Paused)]
+    later = signals_of(policy, [(0.6, 160), (0.99, 192), (0.99, 16)], first=12)
+    assert later == [(14, Resumed())], "only what is heard takes the pause back, whatever the model says"
+
+
+@pytest.mark.parametrize(("window_ms", "probability"), [(200, 0.96), (500, 0.9)])
+def test_no_pause_begins_in_a_stop_or_where_there_is_time(window_ms: int, probability: float) -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=window_ms))
+    signals = signals_of(policy, [(0.99, 0)] * 8 + [(probability, 32 * n) for n in range(1, 5)])
+    assert [type(signal) for _, signal in signals] == [Started]

@@ -15,9 +15,9 @@ from session_driver import RATE, Driver
 
 from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
-from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
 from duologue.engine.requests import AudioDelta, Converse, Transcribe
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import SileroModel
+from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import EngineOutput, FeedVoiceActivity, VoiceActivity
@@ -40,9 +40,7 @@ class EchoRoom(Driver):
         seed: int = 0,
     ) -> None:
         self._model = model
-        self._resampler: StreamResampler | None = None
-        self._rest: Samples = np.zeros(CONTEXT, np.float32)
-        self._state = np.zeros((2, 1, STATE), np.float32)
+        self._detector: OfflineVoiceActivity | None = None
         self._delays, self._gain, self._jitter_s = delays_s, gain, jitter_s
         self._rng = np.random.default_rng(seed)
         self._loudspeaker: Samples = np.zeros(0, np.float32)
@@ -61,14 +59,11 @@ class EchoRoom(Driver):
         return self._spoken / RATE
 
     def _detect(self, effect: FeedVoiceActivity) -> None:
-        if self._resampler is None or effect.stream != self._stream:
+        if self._detector is None or effect.stream != self._stream:
             self._stream = effect.stream
-            self._resampler = StreamResampler(effect.sample_rate, 16_000, VOICE_ACTIVITY_QUALITY)
-        self._rest = np.concatenate([self._rest, self._resampler.process(pcm16_to_float(effect.pcm))])
-        while len(self._rest) >= CONTEXT + FRAME:
-            probability, self._state = self._model.step(self._rest[None, : CONTEXT + FRAME], self._state)
-            self._rest = self._rest[FRAME:]
-            self.do(VoiceActivity(effect.stream, float(probability[0])))
+            self._detector = OfflineVoiceActivity(self._model, effect.sample_rate)
+        for frame in self._detector.feed(effect.pcm):
+            self.do(VoiceActivity(effect.stream, *frame))
 
     def live(self, seconds: float, user: Samples | None = None) -> None:
         """Let time pass; ``user``: what the user says meanwhile."""

@@ -16,6 +16,7 @@ from duologue.engine.engine import RequestRefused
 from duologue.engine.metering import Work
 from duologue.engine.requests import Delta, EngineRequest, Finished, Usage
 from duologue.engine.turn_model import OnAnswer, Question
+from duologue.engine.voice_activity import VoiceFrame
 from duologue.sessions.server_events import ServerEvent
 
 TIMEOUT_S = 10.0
@@ -53,7 +54,7 @@ class ScriptedStream:
 class LoudnessStream:
     """Voice activity that takes any sample that is not zero for speech, one frame of 512 at a time."""
 
-    def __init__(self, on_frame: Callable[[float], None], sample_rate: int) -> None:
+    def __init__(self, on_frame: Callable[[VoiceFrame], None], sample_rate: int) -> None:
         self._on_frame = on_frame
         self._resampler = StreamResampler(sample_rate, 16_000, VOICE_ACTIVITY_QUALITY)
         self._rest = np.zeros(0, np.float32)
@@ -71,7 +72,7 @@ class LoudnessStream:
         pending = np.concatenate([self._rest, samples])
         while len(pending) >= 512:
             loud = float(np.abs(pending[:512]).mean()) > 0.01
-            asyncio.get_running_loop().call_soon(self._on_frame, 0.95 if loud else 0.01)
+            asyncio.get_running_loop().call_soon(self._on_frame, VoiceFrame(0.95 if loud else 0.01, 0 if loud else 32))
             pending = pending[512:]
         self._rest = pending
 

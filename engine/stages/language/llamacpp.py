@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from duologue.engine.cores import usable_cores
-from duologue.engine.models import require
+from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
@@ -29,6 +30,9 @@ LONGEST_ANSWER: Final = 200
 """Tokens after which an answer ends with its sentence, unless the request sets a limit of its own."""
 _SLICE: Final = 64
 """Prompt tokens read in one go: the longest that other sessions, and an abort, have to wait."""
+_SLICE_BOTH_WAYS: Final = 512
+"""For projectors whose pictures are read both ways, and so in one slice: Gemma's have 256 tokens."""
+_HEAD_BYTES: Final = 64 * 1024
 _CHARACTERS_PER_SECOND: Final = 15.0
 """Of speech: about three words."""
 _REUSE: Final = 32
@@ -116,13 +120,17 @@ class LlamaCppLanguageModel(Stage):
         params.model.path = str(require(self._name))
         if self._chat_template is not None:
             params.chat_template = _own_file(self._chat_template).read_text(encoding="utf-8")
+        slice_tokens = _SLICE
         if self._mmproj is not None:
-            params.mmproj.path = str(_own_file(self._mmproj))
+            projector = _own_file(self._mmproj)
+            params.mmproj.path = str(projector)
+            if _reads_both_ways(projector):
+                slice_tokens = _SLICE_BOTH_WAYS
         if self._gpu_layers is not None:
             params.n_gpu_layers = self._gpu_layers
         params.n_parallel = self._n_slots
         params.n_ctx = self._context_tokens * self._n_slots
-        params.n_batch = params.n_ubatch = _SLICE
+        params.n_batch = params.n_ubatch = slice_tokens
         params.n_cache_reuse = _REUSE
         params.cpuparams.n_threads, params.cpuparams_batch.n_threads = self._threads, self._prompt_threads
         params.fit_params = False
@@ -132,10 +140,21 @@ class LlamaCppLanguageModel(Stage):
         # The library also listens on a port of the loopback interface; nobody is to use it.
         params.api_keys = [secrets.token_urlsafe(32)]
         params.endpoint_slots = params.endpoint_props = params.ui = False
-        self._server = xllamacpp.Server(params)
+        try:
+            self._server = xllamacpp.Server(params)
+        except RuntimeError as error:
+            raise ModelUnavailable(self._not_loaded()) from error
         # The library's batch loop may not have begun yet, and one that is told to end before it begins never ends:
         # whoever gives up the start now would wait in ``close`` for ever. After an answer it has begun.
         self.warm_up()
+
+    def _not_loaded(self) -> str:
+        if self._mmproj is None:
+            return f"llama.cpp cannot load model '{self._name}': it is no whole GGUF file, or there is no room for it."
+        return (
+            f"llama.cpp cannot load model '{self._name}' with the projector '{self._mmproj}': mmproj has to be a GGUF "
+            "file made for this very model."
+        )
 
     def warm_up(self) -> None:
         """One short answer."""
@@ -154,7 +173,9 @@ class LlamaCppLanguageModel(Stage):
         budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
         if piece.prepare:
-            self._prepare(self._request(state, piece, fit(messages, budget), 0), context)
+            # How the user's next turn begins is read as well; where its words will be, the next prompt differs.
+            begun = (*fit(messages, budget), ChatMessage(role="user", text=""))
+            self._prepare(self._request(state, piece, begun, 0), context)
             return
         writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools))
         while True:
@@ -167,7 +188,7 @@ class LlamaCppLanguageModel(Stage):
             elif reports.error is None:
                 break
             elif not reports.too_long or budget < _SLICE:
-                raise RuntimeError(reports.error)
+                raise (ValueError if reports.refused else RuntimeError)(reports.error)
             else:
                 budget = budget * 2 // 3  # far from prose: fewer bytes a token than estimated
         answer.close()
@@ -226,6 +247,17 @@ def _own_file(path: str) -> Path:
     return require(str(Path(path).expanduser().absolute()))
 
 
+def _reads_both_ways(projector: Path) -> bool:
+    """Whether each token of a picture is read with those after it, as Gemma does.
+
+    The type of the projector is one of the strings at the file's head: its key, the kind of value (4 bytes), the length
+    of the name (8 bytes), the name.
+    """
+    with projector.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return any(head[found.end() + 12 :].startswith(b"gemma") for found in re.finditer(b"projector_type", head))
+
+
 class _Writing:
     """An answer over its pauses."""
 
@@ -269,6 +301,8 @@ class _Reports:
 
     def __init__(self, writing: _Writing) -> None:
         self.error: str | None = None
+        self.refused = False
+        """The request, not the model, was at fault: a picture that cannot be read."""
         self.too_long = False
         self.paused = False
         self._writing = writing
@@ -280,6 +314,7 @@ class _Reports:
             return any([self(part) for part in report])
         if "error" in report:
             self.error = report["error"].get("message", "the language model failed")
+            self.refused = report["error"].get("code") == 400
             self.too_long = report["error"].get("type") == "exceed_context_size_error"
             return True
         if (progress := report.get("prompt_progress")) is not None:

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from duologue.engine.voice_activity import CONTEXT, FRAME, SAMPLE_RATE, STATE, FrameModel, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.voice_activity import SAMPLE_RATE, FrameModel
 from duologue.realtime.bench.fdb.formulas import Span
 
 HYSTERESIS = 0.15

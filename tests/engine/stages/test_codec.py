@@ -167,6 +167,27 @@ def test_the_first_chunk_is_the_request_s_else_the_deploy_file_s_else_the_shorte
         assert _first_length(codec, longer) == pytest.approx(0.5, abs=HOP / SAMPLE_RATE)
 
 
+@pytest.mark.parametrize("asked_s", [0.0125, 0.0625, 0.3, 1.0])
+@pytest.mark.parametrize("head", [0, 1, 7, 30])
+def test_the_first_chunk_is_whole_though_silence_is_cut_and_clauses_are_short(run_stage, asked_s, head):
+    def length(counts):
+        clauses = [_clause(count, i, pause_s=0.1, head=0 if i else head) for i, count in enumerate(counts)]
+        deltas = run_stage(HarmonicNoiseCodec(first_chunk_s=asked_s), Speak(text="x", seed=1), clauses)
+        assert len(_sound(deltas)) // 2 >= (sum(counts) - head) * HOP, "nothing is lost"
+        return len(deltas[0].pcm) / 2 / SAMPLE_RATE
+
+    # Five frames are needed to find the first audible sample in.
+    longest_s = max(asked_s, 0.0625) + 2 * HOP / SAMPLE_RATE
+    assert asked_s <= length([head + 200]) <= longest_s
+    assert asked_s <= length([head + 20] * 8) <= longest_s + 0.1
+
+
+def test_a_reply_shorter_than_its_first_chunk_is_not_lost(run_stage):
+    deltas = run_stage(HarmonicNoiseCodec(first_chunk_s=2.0), Speak(text="x", seed=1), [_clause(30)])
+    assert len(deltas) == 1
+    assert len(_sound(deltas)) // 2 == 30 * HOP
+
+
 @pytest.mark.parametrize("wrong", [{"first_chunk_s": 0.0}, {"first_chunk_s": 3}, {"initial_codec_chunk_frames": 0}])
 def test_a_first_chunk_out_of_range_is_refused(wrong):
     with pytest.raises(ValueError, match=r"the first chunk is .* s; it is from 0\.0125 to 2 s"):

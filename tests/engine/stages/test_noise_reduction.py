@@ -13,7 +13,7 @@ from duologue.codecs.levels import dbfs
 from duologue.codecs.noise_suppression import MakeSuppressor, load_noise_suppression
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
-from duologue.engine.voice_activity import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
 from duologue.engine.words import WordErrors, word_errors
 from duologue.sessions.timebase import VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Started

@@ -11,8 +11,8 @@ import pytest
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.resample import resample
 from duologue.engine.models import pull
+from duologue.engine.silero import SileroModel
 from duologue.engine.stages.recogniser import WhisperRecogniser
-from duologue.engine.voice_activity import SileroModel
 from duologue.engine.words import word_errors
 from duologue.realtime.bench import recogniser as bench
 from duologue.realtime.bench.listening_run import ListeningRun

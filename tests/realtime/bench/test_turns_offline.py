@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from duologue.engine.silero import SileroModel
 from duologue.engine.turn_model import SmartTurnModel
-from duologue.engine.voice_activity import SileroModel
+from duologue.engine.voice_activity import VoiceFrame
 from duologue.realtime.bench.clock import SAMPLE_RATE
+from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity, ReplayedVoiceActivity
 from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
 from duologue.realtime.bench.turns_clips import Clip, noise_clip, read_clips
 from duologue.realtime.bench.turns_offline import (
     Judge,
-    OfflineVoiceActivity,
-    ReplayedVoiceActivity,
     frames_of,
     run_core,
     run_policy,
@@ -130,18 +130,18 @@ def detectors(silero: SileroModel, smart_turn_path: Path) -> Detectors:
 
 
 @pytest.fixture(scope="module")
-def clips(speech_dir: Path, silero: SileroModel) -> list[tuple[Clip, NDArray[np.float64]]]:
+def clips(speech_dir: Path, silero: SileroModel) -> list[tuple[Clip, list[VoiceFrame]]]:
     return [(clip, frames_of(clip, silero)) for clip in read_clips(speech_dir)]
 
 
 def with_kept(
-    clip: Clip, frames: NDArray[np.float64], detection: TurnDetection, judge: Judge, chunk: int = SAMPLE_RATE // 50
+    clip: Clip, frames: list[VoiceFrame], detection: TurnDetection, judge: Judge, chunk: int = SAMPLE_RATE // 50
 ) -> Heard:
     return run_core(clip, detection, partial(ReplayedVoiceActivity, frames), judge, 0.07, chunk)
 
 
 @pytest.mark.models
-def test_no_recording_loses_its_beginning(clips: list[tuple[Clip, NDArray[np.float64]]]) -> None:
+def test_no_recording_loses_its_beginning(clips: list[tuple[Clip, list[VoiceFrame]]]) -> None:
     scores = score([(clip.truth, with_kept(clip, kept, ServerVad(), Judge(LengthModel()))) for clip, kept in clips])
     assert scores.turns >= 10
     assert scores.clipped_share == 0
@@ -150,7 +150,7 @@ def test_no_recording_loses_its_beginning(clips: list[tuple[Clip, NDArray[np.flo
 
 @pytest.mark.models
 def test_fc_041_real_speech_gives_the_same_turns_at_every_chunk_size(
-    clips: list[tuple[Clip, NDArray[np.float64]]], detectors: Detectors
+    clips: list[tuple[Clip, list[VoiceFrame]]], detectors: Detectors
 ) -> None:
     clip, kept = next(pair for pair in clips if pair[0].name == "cards-001")
     short = Clip(clip.name, clip.samples[: round((clip.truth.turns[0].end + 0.8) * SAMPLE_RATE)], clip.truth)
@@ -164,7 +164,7 @@ def test_fc_041_real_speech_gives_the_same_turns_at_every_chunk_size(
 
 @pytest.mark.models
 def test_fc_033_a_word_of_a_fifth_of_a_second_is_a_turn_at_every_chunk_size(
-    clips: list[tuple[Clip, NDArray[np.float64]]], silero: SileroModel
+    clips: list[tuple[Clip, list[VoiceFrame]]], silero: SileroModel
 ) -> None:
     """The second "five" of a recording, by itself between silences."""
     clip, _ = next(pair for pair in clips if pair[0].name == "cards-004")
@@ -190,7 +190,7 @@ def test_fc_036_rooms_without_speech_start_no_turn(kind: RoomSound, silero: Sile
 @pytest.mark.models
 @pytest.mark.parametrize("kind", ["hum", "fan", "comfort_noise", "keyboard"])
 def test_fc_043_fc_051_the_turn_ends_in_time_over_noise(
-    kind: RoomSound, silero: SileroModel, clips: list[tuple[Clip, NDArray[np.float64]]]
+    kind: RoomSound, silero: SileroModel, clips: list[tuple[Clip, list[VoiceFrame]]]
 ) -> None:
     clip, _ = next(pair for pair in clips if pair[0].name == "librivox-austen-0880")
     noise = noise_clip(kind, 0.5, -30.0, seed=1).samples[: len(clip.samples)]

@@ -1,15 +1,20 @@
+import importlib.util
+import io
 import json
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
+from missing import missing
 
-from duologue.engine.models import pull
+from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, TextDelta, ToolCallDelta, Usage
 from duologue.engine.stage import NotSupported, StageFinish
+from duologue.engine.stages.language import llamacpp
 from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel
 from tests.engine.stages.conftest import Recorder
 
@@ -258,3 +263,113 @@ def test_pictures_are_refused_without_a_projector(run_stage) -> None:
     message = ChatMessage.of_parts("user", ["What is", ImagePart(data=b"", media_type="image/png")])
     with pytest.raises(NotSupported, match="takes no pictures"):
         run_stage(LlamaCppLanguageModel(), Converse(messages=(message,)))
+
+
+# -- pictures: a projector with random weights before the packaged model -----------------------------------------------
+
+WIDTH = 576
+"""Of the packaged model's embeddings."""
+
+
+@pytest.fixture(scope="module")
+def projectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not all(map(importlib.util.find_spec, ("gguf", "PIL"))):
+        missing("gguf or pillow is not installed: pip install 'duologue[omni]'")
+    from tiny_projector import tiny_projector
+
+    folder = tmp_path_factory.mktemp("mmproj")
+    tiny_projector(folder / "llava.gguf", WIDTH)
+    tiny_projector(folder / "gemma.gguf", WIDTH, "gemma3", image_size=128)
+    tiny_projector(folder / "narrow.gguf", WIDTH - 64)
+    (folder / "broken.gguf").write_bytes(b"GGUF and then nothing of the kind")
+    return folder
+
+
+def seeing(projector: Path) -> LlamaCppLanguageModel:
+    stage = LlamaCppLanguageModel(max_num_seqs=2, context_tokens=1024, mmproj=str(projector))
+    stage.load()
+    return stage
+
+
+@pytest.fixture(scope="module")
+def llava(projectors):
+    stage = seeing(projectors / "llava.gguf")
+    yield stage
+    stage.close()
+
+
+def picture(colour: tuple[int, int, int], kind: str = "PNG") -> ImagePart:
+    from PIL import Image
+
+    image = Image.new("RGB", (20, 16), colour)
+    image.paste((0, 0, 0), (0, 0, 6, 6))
+    file = io.BytesIO()
+    image.save(file, kind)
+    return ImagePart(data=file.getvalue(), media_type=f"image/{kind.lower()}")
+
+
+def shown(*parts: str | ImagePart, **fields) -> Converse:
+    return Converse(messages=(ChatMessage.of_parts("user", parts),), temperature=0.0, max_output_tokens=12, **fields)
+
+
+@pytest.mark.models
+def test_the_model_sees_pictures_in_their_order(llava, run_stage) -> None:
+    """Of random weights: what it says means nothing, but each picture, and each order of them, means something else."""
+    red, blue = picture((250, 20, 30)), picture((0, 40, 250), "JPEG")
+    asked = [shown("what"), shown(red, "what"), shown(blue, "what"), shown(red, "or", blue), shown(blue, "or", red)]
+    pieces = [run_stage(llava, piece, session_id=str(n)) for n, piece in enumerate(asked)]
+    assert len({text_of(answer) for answer in pieces}) == len(asked)
+    read = [usage_of(answer).input_tokens for answer in pieces]
+    assert read[1] - read[0] == read[2] - read[0] == 16, "one token for each patch"
+    assert text_of(run_stage(llava, shown(red, "what"), session_id="again")) == text_of(pieces[1])
+
+
+@pytest.mark.models
+def test_a_picture_of_an_earlier_turn_is_not_read_again(llava, run_stage) -> None:
+    first = shown(picture((5, 250, 5)), "what")
+    before = run_stage(llava, first, session_id="turns")
+    messages = (*first.messages, ChatMessage(role="assistant", text=text_of(before)), user("And now?"))
+    after = run_stage(llava, Converse(messages=messages, max_output_tokens=4), session_id="turns")
+    assert usage_of(after).cached_tokens >= usage_of(before).input_tokens
+    other = shown(picture((5, 5, 5)), "what")
+    alone = usage_of(run_stage(llava, shown("what"), session_id="none"))
+    assert usage_of(run_stage(llava, other, session_id="turns")).cached_tokens < alone.input_tokens, "another picture"
+
+
+@pytest.mark.models
+def test_a_picture_that_cannot_be_read_is_refused(llava, run_stage) -> None:
+    with pytest.raises(ValueError, match="load image"):
+        run_stage(llava, shown(ImagePart(data=b"no picture", media_type="image/png"), "what"))
+    assert text_of(run_stage(llava, shown("what")))
+
+
+@pytest.mark.models
+def test_a_picture_that_is_read_both_ways_is_read_in_one_slice(projectors, run_stage, monkeypatch) -> None:
+    """Its first tokens know the last ones: read in slices of 64 tokens it would be another picture."""
+    asked = shown(picture((250, 20, 30)), "what")
+
+    def answer() -> tuple[str, int]:
+        stage = seeing(projectors / "gemma.gguf")
+        try:
+            pieces = run_stage(stage, asked)
+        finally:
+            stage.close()
+        return text_of(pieces), usage_of(pieces).input_tokens
+
+    whole, tokens = answer()
+    assert tokens > 256
+    monkeypatch.setattr(llamacpp, "_SLICE", 512)
+    assert answer() == (whole, tokens)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["narrow", "broken", "none"])
+def test_a_projector_that_does_not_fit_is_named(projectors, name) -> None:
+    with pytest.raises(ModelUnavailable, match=rf"{name}\.gguf"):
+        seeing(projectors / f"{name}.gguf")
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path) -> None:
+    (tmp_path / "none.gguf").write_bytes(b"GGUF and then nothing of the kind")
+    with pytest.raises(ModelUnavailable, match=r"none\.gguf"):
+        LlamaCppLanguageModel(str(tmp_path / "none.gguf")).load()

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from duologue.codecs.wav import read_wav
-from duologue.engine.steady_sound import HIGH_PASS_HZ, RANGE_DB, WINDOW_S, SteadySound
-from duologue.engine.voice_activity import FRAME, SAMPLE_RATE, SileroModel, VoiceActivityService
+from duologue.engine.silero import FRAME, SileroModel
+from duologue.engine.sound_levels import HIGH_PASS_HZ, RANGE_DB, WINDOW_S, SoundLevels
+from duologue.engine.voice_activity import SAMPLE_RATE, VoiceActivityService, VoiceFrame
 
 Samples = NDArray[np.float32]
 WINDOW_FRAMES = round(WINDOW_S * SAMPLE_RATE / FRAME)
@@ -28,17 +29,17 @@ def frames_of(samples: Samples) -> Samples:
 
 
 def steady(samples: Samples) -> list[bool]:
-    detector = SteadySound(1, FRAME, SAMPLE_RATE)
-    return [bool(detector.update([0], level[None])[0]) for level in detector.levels(frames_of(samples))]
+    detector = SoundLevels(1, FRAME, SAMPLE_RATE)
+    return [bool(detector.update([0], powers[None])[0][0]) for powers in detector.powers(frames_of(samples))]
 
 
 @pytest.mark.parametrize("dbfs", [-60.0, -20.0])
 def test_the_level_is_that_of_what_lies_above_the_high_pass(dbfs: float) -> None:
-    detector = SteadySound(1, FRAME, SAMPLE_RATE)
-    np.testing.assert_allclose(detector.levels(frames_of(tone(1000, dbfs, 0.5))), dbfs, atol=0.5)
+    detector = SoundLevels(1, FRAME, SAMPLE_RATE)
+    np.testing.assert_allclose(10 * np.log10(detector.powers(frames_of(tone(1000, dbfs, 0.5)))), dbfs, atol=0.5)
     for hum in (50.0, 60.0, 100.0, 120.0):
         assert hum < HIGH_PASS_HZ
-        assert np.all(detector.levels(frames_of(tone(hum, dbfs, 0.5))) < dbfs - 30)
+        assert np.all(10 * np.log10(detector.powers(frames_of(tone(hum, dbfs, 0.5)))) < dbfs - 30)
 
 
 def test_a_tone_is_steady_after_the_window_and_not_before() -> None:
@@ -54,14 +55,50 @@ def test_hum_under_what_moves_changes_nothing() -> None:
 
 
 def test_rows_do_not_mix_and_a_new_stream_starts_afresh() -> None:
-    detector = SteadySound(3, FRAME, SAMPLE_RATE)
-    still, moving = np.float32(-30), np.float32(-30)
+    detector = SoundLevels(3, FRAME, SAMPLE_RATE)
     for index in range(WINDOW_FRAMES):
-        moving = np.float32(-30 - 2 * RANGE_DB * (index % 2))
-        mask = detector.update([2, 0], np.array([still, moving]))
+        mask, _ = detector.update([2, 0], powers(-30, -30 - 2 * RANGE_DB * (index % 2)))
     assert mask.tolist() == [True, False]
     detector.reset(2)
-    assert detector.update([2], np.array([still])).tolist() == [False]
+    assert detector.update([2], powers(-30))[0].tolist() == [False]
+
+
+def test_quiet_is_counted_in_halves_of_a_frame_from_the_last_that_was_heard() -> None:
+    detector = SoundLevels(2, FRAME, SAMPLE_RATE)
+
+    def quiet(*halves: float) -> list[int]:
+        return detector.update([1], power(np.array([halves])))[1].tolist()
+
+    assert quiet(-70, -70) == [32], "below what anybody hears"
+    assert quiet(-70, -25) == [0]
+    assert quiet(-25, -62) == [16], "softer than the loudest by more than speech is"
+    assert quiet(-62, -62) == [48]
+    assert quiet(-61, -62) == [80]
+    assert quiet(-62, -50) == [0], "a word's soft end is heard"
+    detector.reset(1)
+    assert quiet(-30, -30) == [32], "what a stream begins with may be noise"
+    assert quiet(-30, -18) == [0]
+
+
+def test_what_is_heard_stands_out_of_the_noise_and_in_hum_of_the_rest() -> None:
+    detector = SoundLevels(1, FRAME, SAMPLE_RATE)
+    noise = np.random.default_rng(3).standard_normal(2 * SAMPLE_RATE).astype(np.float32) * np.float32(10**-2.5)
+    noise += tone(50, -20, 2)
+    noise[SAMPLE_RATE : SAMPLE_RATE + FRAME * 10] += tone(700, -32, 10 * FRAME / SAMPLE_RATE)
+    found = [int(detector.update([0], power[None])[1][0]) for power in detector.powers(frames_of(noise))]
+    first = SAMPLE_RATE // FRAME
+    assert found[first - 1] == first * 32
+    assert found[first + 1 : first + 10] == [0] * 9
+    assert found[-1] >= (len(found) - first - 11) * 32
+
+
+def power(dbfs: Samples) -> Samples:
+    return np.asarray(10 ** (dbfs / 10), np.float32)
+
+
+def powers(*dbfs: float) -> Samples:
+    """Of frames that are equally loud in both halves."""
+    return power(np.repeat(np.array(dbfs)[:, None], 2, axis=1))
 
 
 @pytest.mark.models
@@ -86,13 +123,13 @@ async def test_fc_051_a_buzz_that_the_model_takes_for_speech_cannot_hold_a_turn_
     """64 ms of a voice, over and over: the model is sure of it for ever."""
     voice, _ = read_wav(speech_dir / "librivox-austen-0870.wav")
     buzz = np.tile(voice[30_000:31_024], 100)
-    got: list[float] = []
+    got: list[VoiceFrame] = []
     stream = service.open(got.append)
     stream.feed(np.concatenate([voice[:30_000], buzz]))
     async with asyncio.timeout(60):
         await stream.wait_below(1)
     stream.close()
-    sure = [probability > 0.5 for probability in got]
+    sure = [frame.probability > 0.5 for frame in got]
     begins = 30_000 // FRAME
     assert sum(sure[begins : begins + WINDOW_FRAMES]) > 0.9 * WINDOW_FRAMES
     assert not any(sure[begins + WINDOW_FRAMES + 1 :])

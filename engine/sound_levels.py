@@ -1,0 +1,88 @@
+"""What the levels of a sound tell of speech, beside what a model says of its timbre.
+
+*Steady.* Speech rises and falls by 20 dB and more within every second or two, its gaps included; a sound whose level
+has moved by less than :data:`RANGE_DB` over :data:`WINDOW_S` is none, whatever a speech detector thinks of it: hum,
+buzz and comfort noise must not pass for somebody who goes on speaking. (Movement measured over 2 s: recordings of
+speech 30 dB and more, music 10 dB and more; air noise at most 6 dB, hum 2 dB.)
+
+*Quiet.* A model holds the fading end of a word for speech, some 80 ms of it. The level knows sooner that nothing is
+said: what is not :data:`ABOVE_NOISE_DB` louder than the quietest frame of the last :data:`WINDOW_S`, or is
+:data:`BELOW_PEAK_DB` softer than the loudest, is not heard.
+
+Levels are those of what lies above :data:`HIGH_PASS_HZ`, so that mains hum and rumble count for nothing beside speech.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_S: Final = 2.0
+RANGE_DB: Final = 8.0
+HIGH_PASS_HZ: Final = 200.0
+ABOVE_NOISE_DB: Final = 10.0
+BELOW_PEAK_DB: Final = 32.0
+AUDIBLE_DBFS: Final = -65.0
+PARTS: Final = 2
+"""A frame's level is taken in so many parts: 16 ms each, for frames of 32 ms."""
+_SILENCE: Final = 1e-10
+"""Power of what is taken for silence: -100 dBFS."""
+LONGEST_QUIET_MS: Final = 60_000
+
+
+class SoundLevels:
+    """Recent levels of many streams, one row each."""
+
+    def __init__(self, slots: int, frame: int, sample_rate: int) -> None:
+        """``frame``: samples of a frame at ``sample_rate`` hertz."""
+        self._window = round(WINDOW_S * sample_rate / frame)
+        self._levels = np.zeros((slots, self._window), np.float32)
+        self._seen = np.zeros(slots, np.int64)
+        self._quiet_ms = np.zeros(slots, np.int64)
+        part = frame // PARTS
+        self._part_ms = part * 1000 // sample_rate
+        self._first_bin = int(np.ceil(HIGH_PASS_HZ * part / sample_rate))
+        self._window_function = np.hanning(part + 1)[:-1].astype(np.float32)
+        self._scale = 2 / (part * float(np.sum(np.square(self._window_function))))
+
+    def reset(self, slot: int) -> None:
+        """A new stream begins in that row."""
+        self._seen[slot] = self._quiet_ms[slot] = 0
+
+    def powers(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Power of the parts of each of ``frames [batch, frame]`` above the high-pass, ``[batch, parts]``.
+
+        1 is that of a full-scale square wave. Changes nothing. The high-pass is that of a Hann-windowed spectrum:
+        without state, so that a frame's level depends on it alone.
+        """
+        parts = frames.reshape(len(frames) * PARTS, -1)
+        spectrum = np.fft.rfft(parts * self._window_function)
+        bins = spectrum.view(np.float32)[:, 2 * self._first_bin :]  # real, imaginary, and so on
+        power = np.einsum("ij,ij->i", bins, bins) * self._scale + _SILENCE
+        return np.asarray(power, np.float32).reshape(-1, PARTS)
+
+    def update(self, slots: Sequence[int], powers: NDArray[np.float32]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Take the powers of the next frame of each of ``slots`` (no slot twice).
+
+        Returns, ``[batch]`` each, whether it is in a steady sound by now, and for how many milliseconds at the frame's
+        end nothing has been heard (at most ``LONGEST_QUIET_MS``).
+        """
+        rows = np.asarray(slots, np.intp)
+        levels = 10 * np.log10(powers.mean(axis=1))
+        new = self._seen[rows] == 0
+        if new.any():  # nothing is known of before: as if it had been like this
+            self._levels[rows[new]] = levels[new, None]
+        self._levels[rows, self._seen[rows] % self._window] = levels
+        self._seen[rows] += 1
+        recent = self._levels[rows]
+        loudest, quietest = recent.max(axis=1), recent.min(axis=1)
+        steady = (loudest - quietest < RANGE_DB) & (self._seen[rows] >= self._window)
+        heard_from = np.maximum(np.maximum(quietest + ABOVE_NOISE_DB, loudest - BELOW_PEAK_DB), AUDIBLE_DBFS)
+        heard = powers >= (10 ** (heard_from / 10))[:, None]
+        since = np.argmax(heard[:, ::-1], axis=1)
+        quiet = np.where(heard.any(axis=1), since * self._part_ms, self._quiet_ms[rows] + PARTS * self._part_ms)
+        self._quiet_ms[rows] = np.minimum(quiet, LONGEST_QUIET_MS)
+        return np.asarray(steady), self._quiet_ms[rows]
