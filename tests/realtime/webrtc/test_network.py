@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import aioice.ice
+import aioice.stun
 import msgspec
 import pytest
 from aiortc import RTCIceServer
@@ -270,3 +273,64 @@ def test_a_wrong_option_is_named(options: WebRtcOptions, words: str) -> None:
         laid_over(DeployConfig(pipeline="assistant"), options)
     assert words in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+class LossyReplies:
+    """Between a client and its sockets: of the replies to STUN requests only every fifth leaves in time. The others are
+    lost, or come when nobody waits for them any more; all that come, come twice."""
+
+    def __init__(self, client: RtcClient) -> None:
+        self.lost = self.late = self.in_time = 0
+        self.enough = asyncio.Event()
+        connection = client.connection.getTransceivers()[0].receiver.transport.transport._connection
+        connection._query_consent_task.cancel()  # the server checks; the client only replies
+        for protocol in connection._protocols:
+            self._watch(protocol.transport)
+
+    def _watch(self, transport: Any) -> None:
+        send, loop = transport.sendto, asyncio.get_running_loop()
+
+        def sendto(data: bytes, address: Any) -> None:
+            if data[:2] != b"\x01\x01":
+                send(data, address)
+                return
+            number = self.lost + self.late + self.in_time
+            if number == 40:
+                self.enough.set()
+            if number % 5 == 4:
+                self.in_time += 1
+                send(data, address)
+                send(data, address)
+            elif number % 5 == 2:
+                self.late += 1
+                loop.call_later(0.1, send, data, address)
+                loop.call_later(0.1, send, data, address)
+            else:
+                self.lost += 1
+
+        transport.sendto = sendto
+
+
+async def test_fc_159_a_call_outlives_consent_checks_whose_replies_are_lost(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forty checks: 200 s of a call at the interval of RFC 7675. Six in a row without a reply would end it."""
+    monkeypatch.setattr(aioice.ice, "CONSENT_INTERVAL", 0.02)
+    monkeypatch.setattr(aioice.stun, "RETRY_RTO", 0.05)
+    engine = ScriptedEngine()
+    async with (
+        serve(manager_of(engine), settings=settings()) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        replies = LossyReplies(client)
+        async with asyncio.timeout(60):
+            await replies.enough.wait()
+        assert min(replies.lost, replies.late, replies.in_time) >= 7
+        assert client.channel is not None
+        assert client.channel.readyState == "open"
+        await converse(client)
+        # and a peer that never replies again is missed
+        client.vanish()
+        await settled(lambda: edge.sessions.open_sessions == 0)
+    assert not [record for record in caplog.records if record.name == "asyncio" and record.exc_info]
