@@ -2,15 +2,18 @@
 
 The server is that of ``duologue bench gateway``, whose answers here are short tones; the picture is the level meter,
 which rises with the sound. The caller is aiortc as it comes. When a sound or a picture is meant to be heard or seen is
-what its RTP time stamp says by the stream's last sender report (RFC 3550, section 6.4.1), as a browser reckons it.
+what its RTP time stamp says by the stream's sender reports (RFC 3550, section 6.4.1), as a browser reckons it: by a
+row of them, since each tells when its packet left, which a busy encoder may have held up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import statistics
 import tempfile
 import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +32,8 @@ from duologue.realtime.client import ServerUnreachable
 from duologue.realtime.webrtc.aiortc_wire import IdleTrack
 from duologue.realtime.webrtc.ice import gather_by
 
+REPORTS: Final = 20
+"""Sender reports that a stream's clock is told by; libwebrtc keeps as many."""
 EVERY_S: Final = 2.0
 BURST_S: Final = 0.4
 FIRST_S: Final = 3.0
@@ -71,7 +76,8 @@ class _Stream:
         self.onsets: list[float] = []
         self._receiver = receiver
         self._first: int | None = None
-        self._report: tuple[float, int] | None = None
+        self._zeros: deque[float] = deque(maxlen=REPORTS)
+        """The sender's time at which the stream began, by each of the last reports."""
         self._quiet = True
         self._watch()
 
@@ -83,11 +89,17 @@ class _Stream:
             await rtp(packet, arrival_time_ms)
 
         async def on_rtcp(packet: Any) -> None:
-            if isinstance(packet, RtcpSrPacket) and packet.sender_info.packet_count:
-                self._report = (packet.sender_info.ntp_timestamp / 2**32, packet.sender_info.rtp_timestamp)
+            if isinstance(packet, RtcpSrPacket) and packet.sender_info.packet_count and self._first is not None:
+                info = packet.sender_info
+                self._zeros.append(info.ntp_timestamp / 2**32 - self._since(info.rtp_timestamp))
             await rtcp(packet)
 
         self._receiver._handle_rtp_packet, self._receiver._handle_rtcp_packet = on_rtp, on_rtcp
+
+    def _since(self, timestamp: int) -> float:
+        """Seconds since the stream's first packet; good for six hours either way."""
+        assert self._first is not None
+        return ((timestamp - self._first + 2**31) % 2**32 - 2**31) / _RATES[self.kind]
 
     async def follow(self) -> None:
         """Until the track ends."""
@@ -95,17 +107,11 @@ class _Stream:
             while True:
                 frame = await self._receiver.track.recv()
                 there = _is_bright(frame) if self.kind == "video" else np.abs(frame.to_ndarray()).max() > _LOUD
-                if there and self._quiet and self._report is not None and self._first is not None:
-                    self._note(frame.pts)
+                if there and self._quiet and self._zeros:
+                    self._note(statistics.median(self._zeros) + frame.pts / _RATES[self.kind])
                 self._quiet = not there
 
-    def _note(self, pts: int) -> None:
-        assert self._report is not None
-        assert self._first is not None
-        ntp, reported = self._report
-        # Modulo 2**32, and the report may be of later or earlier: the nearer way round.
-        ticks = (self._first + pts - reported + 2**31) % 2**32 - 2**31
-        at = ntp + ticks / _RATES[self.kind]
+    def _note(self, at: float) -> None:
         # A burst that is broken off for a moment, on a busy machine, is one.
         if not self.onsets or at - self.onsets[-1] > EVERY_S / 2:
             self.onsets.append(at)

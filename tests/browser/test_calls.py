@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ RELAY_ONLY = """() => {
     constructor(configuration) { super({ ...configuration, iceTransportPolicy: 'relay' }); }
   };
 }"""
+
+PICTURES_SENT = """async () => [...(await demo.session.link.peer.getStats()).values()].some(
+  ({ type, kind, framesSent }) => type === 'outbound-rtp' && kind === 'video' && framesSent > 3)"""
 
 SELECTED = """async () => {
   const stats = [...(await demo.session.link.peer.getStats()).values()];
@@ -52,20 +56,31 @@ async def test_fc_158_the_answer_of_a_call_is_played_by_an_element_and_metered(
         assert await demo.events("response.output_audio.delta") == []
 
 
-async def test_fc_154_a_camera_in_a_call_is_sent_or_refused_in_words(
-    scripted: ScriptedServer, open_page: OpenPage
+@pytest.mark.parametrize("sees", [False, True])
+async def test_fc_154_a_camera_that_comes_later_is_seen_or_refused_in_words(
+    scripted: ScriptedServer, open_page: OpenPage, sees: bool
 ) -> None:
+    pipeline = scripted.engine.pipeline
+    scripted.engine.pipeline = replace(pipeline, capabilities=replace(pipeline.capabilities, image_in=sees))
     async with open_page(page_of(scripted)) as demo:
         await demo.start("webrtc")
         await demo.page.click("#camera")
         await demo.page.wait_for_function("() => document.getElementById('preview').videoWidth > 0")
-        takes_video = "() => Boolean(demo.session.link.pictures.currentDirection?.includes('send'))"
-        if not await demo.page.evaluate(takes_video):
+        if sees:
+            await demo.page.wait_for_function(PICTURES_SENT)
+        else:
             await demo.until_problem("no-picture")
+            assert not await demo.page.evaluate(PICTURES_SENT)
         assert await demo.page.evaluate("() => demo.session.link.peer.signalingState") == "stable"
         await demo.mute(True)
         await demo.say("Good evening")  # the call is whole
         assert await demo.said("bot") == "You said: Good evening"
+        # and it stays so while the microphone is gone altogether
+        await demo.page.evaluate("() => demo.session.link.useMicrophone(null)")
+        await demo.say("Good night")
+        assert await demo.said("bot", 1) == "You said: Good night"
+        await demo.until_event("output_audio_buffer.stopped", 2)
+        assert await demo.page.evaluate("() => demo.session.link.peer.connectionState") == "connected"
 
 
 async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(

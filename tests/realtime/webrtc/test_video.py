@@ -152,6 +152,42 @@ async def test_fc_144_video_is_rejected_where_the_model_cannot_see(serve: Any) -
         await client.close()
 
 
+async def test_fc_154_a_call_gets_a_camera_later_and_goes_on_without_a_microphone(serve: Any) -> None:
+    """A second offer joins the call as it is; to the call itself none can be made, and it says so."""
+    engine, camera = ScriptedEngine(), Camera()
+    async with (
+        serve(manager_of(engine, takes_images=True), settings=EdgeSettings(webrtc=QUICK)) as edge,
+        edge.http() as http,
+    ):
+        seeing(edge)
+        clients = [RtcClient(), RtcClient(camera=camera), RtcClient(microphone=False)]
+        heard, seen, silent = clients
+        try:
+            await heard.call(http)
+            await heard.until("session.created")
+            offer = {"content": heard.connection.localDescription.sdp, "headers": {"Content-Type": "application/sdp"}}
+            assert (await http.post(heard.location, **offer)).status_code == 404
+            assert (await http.patch(heard.location, **offer)).status_code == 404
+            assert not (await spoken(heard, engine)).messages[-1].images
+            bearer = {"Authorization": f"Bearer {heard.rejoin_token}"}
+            await seen.call(http, f"{heard.location}/rejoin", **bearer)
+            await seen.until("session.created")
+            asked = await spoken(seen, engine)
+            assert next(grey_of(picture) for picture in asked.messages[-1].images) == pytest.approx(40, abs=3)
+            assert len(asked.messages) >= 3, "it is the same conversation"
+            await silent.call(http, f"{heard.location}/rejoin", **bearer)
+            await silent.until("session.created")
+            assert (await http.get("/health")).status_code == 200
+            silent.send(MESSAGE, {"type": "response.create"})
+            (await engine.opened()).give(TextDelta(text="Yes?"), AudioDelta(pcm=tone(400)), DONE)
+            await silent.until("output_audio_buffer.stopped")
+            await settled(lambda: len(silent.loud_at) > 5)
+            assert edge.sessions.open_sessions == 1
+        finally:
+            for client in clients:
+                await client.close()
+
+
 # -- video out ---------------------------------------------------------------------------------------------------------
 
 
