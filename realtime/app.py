@@ -118,6 +118,8 @@ async def show_model(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    metrics.av_delay_difference.set(gateway.av_delay_difference_s)
     metrics.event_loop_tasks.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
