@@ -36,14 +36,9 @@ class Clause:
     ending: Ending
 
 
-SHORTEST_FIRST: Final = 3
-"""Words in the first clause before a comma may end it."""
-LONGEST_FIRST: Final = 6
-"""Words in the first clause before it is cut without any punctuation."""
-SHORTEST_LATER: Final = 14
-"""Words in a later clause before a comma may end it."""
-LONGEST_LATER: Final = 36
-"""Words in a later clause before it is cut without any punctuation."""
+WORDS: Final = ((3, 6), (8, 18), (14, 36))
+"""Of the first clause, the second, and every later one: words before a comma may end it, and before it is cut without
+any punctuation. The first is to be spoken soon, the second while the short first one sounds."""
 LONGEST_CHARACTERS: Final = 280
 """Characters of a clause, whatever they are."""
 
@@ -127,21 +122,25 @@ class ClauseSplitter:
             return Ending.SENTENCE
         if _CLAUSE_END.search(written):
             numbers = following.isdigit() and _DIGIT_AROUND.search(written)
-            return Ending.CLAUSE if self._words >= self._shortest() and not numbers else None
+            return Ending.CLAUSE if self._words >= self._shortest and not numbers else None
         return Ending.OPEN if self._may_be_cut_before_last_word(written) else None
 
     def _may_be_cut_before_last_word(self, written: str) -> bool:
         """True when the last word written may begin the next clause."""
         head, last = written[: self._word_start], written[self._word_start :]
-        if self._words <= self._longest() // 2 or _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit():
+        if self._words <= self._longest // 2 or _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit():
             return False
-        return self._words > self._longest() or (self._cuts == 0 and last.lower() in _LEADS_ON)
+        if _inside_link(head.rstrip()):
+            return False
+        return self._words > self._longest or (self._cuts == 0 and last.lower() in _LEADS_ON)
 
+    @property
     def _shortest(self) -> int:
-        return SHORTEST_LATER if self._cuts else SHORTEST_FIRST
+        return WORDS[min(self._cuts, len(WORDS) - 1)][0]
 
+    @property
     def _longest(self) -> int:
-        return LONGEST_LATER if self._cuts else LONGEST_FIRST
+        return WORDS[min(self._cuts, len(WORDS) - 1)][1]
 
 
 def _inside_link(written: str) -> bool:
