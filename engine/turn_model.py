@@ -63,6 +63,9 @@ class SmartTurnModel:
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # Without VNNI (AVX2 and older AVX-512) products of unsigned and signed bytes overflow 16 bits, and answers
+        # jump from 0.9 to 0.1. Unsigned products do not, and take no longer. Without effect on other processors.
+        options.add_session_config_entry("session.x64quantprecision", "1")
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._mel = FeatureExtractor(feature_size=80, sampling_rate=SAMPLE_RATE, chunk_length=SECONDS)
 

@@ -21,6 +21,7 @@ from duologue.realtime.call_routes import (
     create_beta_call,
     create_call,
     hang_up_call,
+    list_ice_servers,
     refer_call,
     reject_call,
     rejoin_call,
@@ -61,6 +62,7 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
             Route("/v1/realtime/translations/client_secrets", create_translation_secret, methods=["POST"]),
             Route("/v1/realtime/sessions", create_session, methods=["POST"]),
             Route("/v1/realtime/transcription_sessions", create_transcription_session, methods=["POST"]),
+            Route("/v1/realtime/ice_servers", list_ice_servers),
             Route("/v1/realtime/calls", create_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/accept", accept_call, methods=["POST"]),
             Route("/v1/realtime/calls/{call_id}/reject", reject_call, methods=["POST"]),
@@ -116,6 +118,8 @@ async def show_model(request: Request) -> Response:
 
 
 async def show_metrics(request: Request) -> Response:
+    gateway: Gateway = request.app.state.gateway
+    metrics.av_delay_difference.set(gateway.av_delay_difference_s)
     metrics.event_loop_tasks.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

@@ -20,7 +20,7 @@ from duologue.realtime.resume import Resumables
 SUBPROTOCOL = "realtime"
 """The subprotocol that is selected when a client offers it."""
 
-SECRET_PATHS = ("/v1/realtime", "/v1/realtime/calls", "/v1/realtime/translations")
+SECRET_PATHS = ("/v1/realtime", "/v1/realtime/calls", "/v1/realtime/translations", "/v1/realtime/ice_servers")
 """Paths that a client secret opens; minting another is not among them, nor is joining somebody's call."""
 
 SCOPE_SECRET = "duologue.client_secret"

@@ -15,6 +15,7 @@ from duologue.realtime.cors import REJOIN_HEADER
 from duologue.realtime.dialects import BETA, Dialect
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.http_errors import error_response
+from duologue.realtime.ice_servers import for_clients, link_headers
 from duologue.realtime.offer_body import SDP, read_offer
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.manager import Opening
@@ -71,7 +72,16 @@ async def _place(request: Request, dialect: Dialect) -> Response:
         metrics.connections_refused.labels(reason=error.code).inc()
         return _refused(error)
     headers = {"Location": f"/v1/realtime/calls/{placed.call_id}", REJOIN_HEADER: placed.token}
-    return Response(placed.answer, status_code=201, media_type=SDP, headers=headers)
+    response = Response(placed.answer, status_code=201, media_type=SDP, headers=headers)
+    for link in link_headers(for_clients(gateway.settings.webrtc).iceServers):
+        response.headers.append("Link", link)
+    return response
+
+
+async def list_ice_servers(request: Request) -> Response:
+    """An extension: the STUN and TURN servers that a client is to make its peer connection with."""
+    body = msgspec.json.encode(for_clients(_gateway(request).settings.webrtc))
+    return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 async def accept_call(request: Request) -> Response:

@@ -5,23 +5,26 @@ from __future__ import annotations
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-PATHS = ("/v1/realtime/calls", "/v1/realtime")
+PATHS = ("/v1/realtime/calls", "/v1/realtime", "/v1/realtime/ice_servers")
 HEADERS = ("authorization", "content-type", "openai-beta", "x-openai-agents-sdk")
 REJOIN_HEADER = "x-duologue-rejoin"
 """Where the answer to an offer has the token with which a new peer connection joins the same call."""
 
 
 class CallCors:
-    """CORS for the paths that take an offer. Outside the check of keys: a preflight has none."""
+    """CORS for the paths that take an offer, and for what one needs to make it.
+
+    Outside the check of keys: a preflight has none.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._cross_origin = CORSMiddleware(
             app,
             allow_origins=["*"],
-            allow_methods=["POST"],
+            allow_methods=["GET", "POST"],
             allow_headers=HEADERS,
-            expose_headers=["Location", REJOIN_HEADER],
+            expose_headers=["Location", "Link", REJOIN_HEADER],
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -107,6 +108,11 @@ class Gateway:
     def opens_call(self, call_id: str, offered: Iterable[str]) -> bool:
         """Whether one of the keys offered lets a new peer connection join that call."""
         return self._desk is not None and self._desk.opens(call_id, offered)
+
+    @property
+    def av_delay_difference_s(self) -> float:
+        """See :attr:`~duologue.realtime.webrtc.desk.CallDesk.av_delay_difference_s`."""
+        return math.nan if self._desk is None else self._desk.av_delay_difference_s
 
     async def close(self) -> None:
         """End what outlives a request: the calls."""

@@ -10,4 +10,8 @@ oversize_events = Counter(
     "duologue_oversize_events", "Events too large for the data channel of a call, by type", ["type"]
 )
 calls_ended = Counter("duologue_calls_ended", "Peer connections of calls that are over, by reason", ["reason"])
+av_delay_difference = Gauge(
+    "duologue_call_av_delay_difference_s",
+    "Wait of incoming pictures in the jitter buffer less that of incoming sound, mean of the calls that have both",
+)
 event_loop_tasks = Gauge("duologue_event_loop_tasks", "Tasks on the event loop, that of this look included")

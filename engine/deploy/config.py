@@ -52,10 +52,24 @@ class IceServer(Shape, frozen=True):
     urls: Annotated[list[Annotated[str, msgspec.Meta(pattern="^(stun|turns?):.+")]], msgspec.Meta(min_length=1)]
     username: str | None = None
     credential: str | None = None
+    secret: str | None = None
+    """What the TURN server makes accounts of that end by themselves (coturn: ``use-auth-secret``)."""
+    for_clients: bool | None = None
+    """Whether clients are told of it. None: unless they would learn a password that does not end."""
+
+    def __post_init__(self) -> None:
+        if self.secret is not None and (self.username is not None or self.credential is not None):
+            raise ValueError("'secret' takes the place of 'username' and 'credential'")
+
+    @property
+    def shared(self) -> bool:
+        """Whether clients are told of it."""
+        return self.credential is None if self.for_clients is None else self.for_clients
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Fields for printing, without the password. ``repr`` uses it as well."""
-        return [("urls", self.urls), ("username", self.username), ("credential", self.credential and "...")]
+        """Fields for printing, without password and secret. ``repr`` uses it as well."""
+        hidden = (("credential", self.credential), ("secret", self.secret))
+        return [("urls", self.urls), ("username", self.username), *((name, value and "...") for name, value in hidden)]
 
     def __repr__(self) -> str:
         return f"IceServer({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -75,6 +89,8 @@ class WebRtcDeploy(Shape, frozen=True):
     """First and last port for media; a call takes one for each address. None: any that is free."""
     ice_servers: list[IceServer] = []
     """The first STUN and the first TURN server are used."""
+    turn_account_s: Annotated[float, msgspec.Meta(ge=60)] = 86_400.0
+    """How long an account is good that is made of a TURN server's secret; a call may last as long."""
     relay_only: bool = False
     """Whether media goes through the TURN server only."""
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0

@@ -32,7 +32,7 @@ from duologue.engine.stages.pieces import SpokenClause
 FIRST_CHUNK_S: Final = 0.0625
 """Five frames: long enough to find the first audible sample in."""
 LONGEST_CHUNK_S: Final = 2.0
-LEADING_SILENCE_S: Final = 0.01
+LEADING_SILENCE_S: Final = 0.003
 """Silence left before the first audible sample of a reply."""
 
 _SAFETY: Final = 0.5
@@ -137,7 +137,7 @@ class HarmonicNoiseCodec(Stage):
 
     All of a clause's sound comes out, sample for sample what synthesis in one go would give for the same seed: that of
     the payload, else one derived from the request's id. Only silence before the reply's first audible sample is left
-    out, down to 10 ms. After an abort no more than the chunk in hand is made: at most two seconds of sound, some 20 ms
+    out, down to 3 ms. After an abort no more than the chunk in hand is made: at most two seconds of sound, some 20 ms
     of work on one core.
     """
 

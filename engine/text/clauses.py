@@ -38,7 +38,7 @@ class Clause:
 
 SHORTEST_FIRST: Final = 3
 """Words in the first clause before a comma may end it."""
-LONGEST_FIRST: Final = 8
+LONGEST_FIRST: Final = 6
 """Words in the first clause before it is cut without any punctuation."""
 SHORTEST_LATER: Final = 14
 """Words in a later clause before a comma may end it."""

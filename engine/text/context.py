@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from duologue.engine.requests import ChatMessage
+from duologue.engine.requests import ChatMessage, ImagePart
 
 _BYTES_PER_TOKEN: Final = 3.0
 """Fewer than in English prose (about 4.5), so that the estimate errs on the safe side."""
@@ -32,7 +32,8 @@ def fit(messages: Sequence[ChatMessage], budget: int) -> tuple[ChatMessage, ...]
     """``messages`` without the oldest turns where all of them are more than ``budget`` tokens.
 
     System messages at the head and the last message always stay; where they alone are too long, the head is cut at its
-    end and the last message at its beginning. The first message after the head is one of the user's where there is one.
+    end and the last message at its beginning, and of its pictures only the newest stay: half of the room, if they need
+    it, is for the words. The first message after the head is one of the user's where there is one.
     """
     head = _head(messages)
     system, rest = messages[:head], messages[head:]
@@ -48,7 +49,8 @@ def fit(messages: Sequence[ChatMessage], budget: int) -> tuple[ChatMessage, ...]
     while first < len(rest) - 1 and (dropped < to_drop or (first and rest[first].role != "user")):
         dropped += costs[first]
         first += 1
-    return (*system, *_cut(rest[first:], room, keep_end=True))
+    kept = _with_fewer_pictures(rest[first:], sum(costs[first:]) - room)
+    return (*system, *_cut(kept, room, keep_end=True))
 
 
 def _head(messages: Sequence[ChatMessage]) -> int:
@@ -56,13 +58,40 @@ def _head(messages: Sequence[ChatMessage]) -> int:
     return next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
 
 
+def _with_fewer_pictures(messages: Sequence[ChatMessage], excess: int) -> Sequence[ChatMessage]:
+    """``messages`` without as many of the oldest pictures as cost ``excess`` tokens; the newest one stays."""
+    pictures = sum(len(message.images) for message in messages)
+    too_many = min(-(-excess // _TOKENS_PER_PICTURE), pictures - 1)
+    if too_many <= 0:
+        return messages
+    kept = []
+    for message in messages:
+        here = min(too_many, len(message.images))
+        too_many -= here
+        kept.append(_without_first_pictures(message, here) if here else message)
+    return kept
+
+
+def _without_first_pictures(message: ChatMessage, count: int) -> ChatMessage:
+    parts: list[str | ImagePart] = []
+    for part in message.parts:
+        if isinstance(part, str) or not count:
+            parts.append(part)
+        else:
+            count -= 1
+    return ChatMessage.of_parts(message.role, parts)
+
+
 def _cut(messages: Sequence[ChatMessage], budget: int, *, keep_end: bool) -> Sequence[ChatMessage]:
-    """Shorten the texts evenly when the messages together are more than ``budget`` tokens; pictures stay."""
+    """Shorten the texts evenly when the messages together are more than ``budget`` tokens; pictures stay, and half of
+    the budget is for the words whatever they cost."""
     total = sum(map(estimated_tokens, messages))
     if total <= budget:
         return messages
     overhead = sum(_TOKENS_PER_MESSAGE + _TOKENS_PER_PICTURE * len(message.images) for message in messages)
-    share = max(0, budget - overhead) / max(1, total - overhead)
+    share = max(budget - overhead, budget // 2) / max(1, total - overhead)
+    if share >= 1:
+        return messages
     return [_shorter(message, share, keep_end) for message in messages]
 
 

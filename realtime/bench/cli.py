@@ -18,7 +18,7 @@ from duologue.realtime.bench.fdb.command import full_duplex, recompute_run, scor
 from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.bench.language_model_command import language_model
 from duologue.realtime.bench.recogniser_command import recogniser as recogniser_command
-from duologue.realtime.bench.turns_command import turns
+from duologue.realtime.bench.turns_command import synth_turns, turns
 from duologue.realtime.bench.webrtc_command import webrtc
 from duologue.realtime.client import ClientError
 
@@ -190,6 +190,7 @@ app.command("full-duplex")(full_duplex)
 app.add_typer(synth, name="synth")
 app.add_typer(score, name="score")
 synth.command("full-duplex")(synth_full_duplex)
+synth.command("turns")(synth_turns)
 score.command("full-duplex")(score_full_duplex)
 app.command()(webrtc)
 app.command()(turns)

@@ -19,7 +19,7 @@ def turns(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many recordings.")] = None,
     answer_ms: Annotated[float, typer.Option(min=0, help="Time that the turn model's answer is taken to need.")] = 70.0,
     noise_minutes: Annotated[float, typer.Option(min=0, help="Minutes of each noise without speech; 0: none.")] = 10.0,
-    curve: Annotated[bool, typer.Option(help="Go through the grid of settings for the trade-off curve.")] = True,
+    curve: Annotated[bool, typer.Option(help="Go through windows and waits for the trade-off curves.")] = True,
     turn_model: Annotated[str, typer.Option(help="Turn model: logical name or path.")] = "smart-turn-v3.2",
     out: Annotated[Path | None, typer.Option(help="Folder for report.json and curve.png.")] = None,
     json: Annotated[
@@ -58,6 +58,27 @@ def turns(
         console = Console()
         print_report(report, console)
         console.print(f"{time.monotonic() - started:.0f} s" + (f"; files: {out}" if out is not None else ""))
+
+
+def synth_turns(
+    data: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Folder of WAV recordings of real speech.")],
+    out: Annotated[Path, typer.Option(help="Folder for the sentences; must be empty.")],
+    language: Annotated[str, typer.Option(help="What is spoken: an ISO 639-1 code.")] = "en",
+    model: Annotated[str, typer.Option(help="Recogniser that writes the punctuation.")] = "whisper-base",
+) -> None:
+    """Cut recordings into their sentences, each a turn with the speaker's own pauses, for 'bench turns'."""
+    from duologue.engine.models import ModelUnavailable
+    from duologue.realtime.bench.turns_sentences import cut_recording, recogniser
+
+    if out.exists() and any(out.iterdir()):
+        raise _fail(f"{out} is not empty; choose another folder with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        recognise = recogniser(model, language)
+        for path in sorted(data.glob("*.wav")):
+            typer.echo(f"{path.name}: {cut_recording(path, recognise, out)} sentences")
+    except (ModelUnavailable, ValueError) as error:
+        raise _fail(str(error)) from error
 
 
 def _draw(report: object, out: Path) -> None:

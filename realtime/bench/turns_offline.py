@@ -146,11 +146,12 @@ def run_policy(clip: Clip, frames: Sequence[VoiceFrame], policy: SilencePolicy, 
     decisions: list[float] = []
     ticks = TICKS_PER_SECOND // SAMPLE_RATE
     turn_start = 0
+    now = 0.0
     for index, frame in enumerate(frames):
         start = index * VAD_FRAME_TICKS
         end = start + VAD_FRAME_TICKS
+        now = max(now, end / TICKS_PER_SECOND)  # frames that come while the model thinks wait for its answer
         signals = deque(policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS))
-        now = end / TICKS_PER_SECOND
         while signals:
             match signals.popleft():
                 case Started(start=turn_start):

@@ -20,7 +20,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
-    """One setting of the grid."""
+    """One point of a curve: a window of silence alone, or a wait of the model."""
 
     setting: dict[str, float]
     cuts: float | None
@@ -32,19 +32,22 @@ class CurvePoint(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A window of silence alone, beside the best that the model's grid offers."""
+    """A window of silence alone, beside the model's curve."""
 
     window_ms: float
     cuts: float
     mean_ms: float
+    p50_ms: float | None
     semantic_ms: float | None
-    """Least mean delay of the grid with no more cuts."""
+    """Least mean delay of the model's points with no more cuts."""
+    semantic_p50_ms: float | None
+    """Median delay of that point."""
     semantic_cuts: float | None
-    """Fewest cuts of the grid with no longer mean delay."""
+    """Fewest cuts of the model's points with no longer mean delay."""
 
     @property
     def better(self) -> bool:
-        """Whether one setting of the grid is better in one and no worse in the other."""
+        """Whether one of the model's points is better in one and no worse in the other."""
         faster = self.semantic_ms is not None and self.semantic_ms < self.mean_ms
         return faster or (self.semantic_cuts is not None and self.semantic_cuts < self.cuts)
 
@@ -78,20 +81,23 @@ class TurnsReport(msgspec.Struct, frozen=True):
 
 
 def compared(silence: Sequence[CurvePoint], semantic: Sequence[CurvePoint]) -> tuple[Comparison, ...]:
-    """Every window of silence alone beside the best of the model's grid."""
-    measured = [(p.cuts, p.mean_ms) for p in semantic if p.cuts is not None and p.mean_ms is not None]
+    """Every window of silence alone beside the best of the model's curve."""
+    measured = [(p.cuts, p.mean_ms, p.p50_ms) for p in semantic if p.cuts is not None and p.mean_ms is not None]
     found = []
     for point in silence:
         cuts, mean_ms = point.cuts, point.mean_ms
         if cuts is None or mean_ms is None:
             continue
+        fastest = min(((ms, p50) for rate, ms, p50 in measured if rate <= cuts), default=(None, None))
         found.append(
             Comparison(
                 window_ms=point.setting["window_ms"],
                 cuts=cuts,
                 mean_ms=mean_ms,
-                semantic_ms=min((ms for rate, ms in measured if rate <= cuts), default=None),
-                semantic_cuts=min((rate for rate, ms in measured if ms <= mean_ms), default=None),
+                p50_ms=point.p50_ms,
+                semantic_ms=fastest[0],
+                semantic_p50_ms=fastest[1],
+                semantic_cuts=min((rate for rate, ms, _ in measured if ms <= mean_ms), default=None),
             )
         )
     return tuple(found)
@@ -143,15 +149,26 @@ def _settings_table(settings: Sequence[Setting]) -> Table:
 
 
 def _comparison_table(rows: Sequence[Comparison]) -> Table:
-    table = Table(title="silence alone, and the best of the model's grid beside it")
-    for heading in ("silence", "pauses cut", "mean delay", "model: delay at no more cuts", "cuts at no more delay", ""):
+    table = Table(title="silence alone, and the model's curve beside it")
+    headings = (
+        "silence",
+        "pauses cut",
+        "mean delay",
+        "p50",
+        "model: mean at no more cuts",
+        "p50",
+        "cuts at no more mean",
+    )
+    for heading in (*headings, ""):
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(
             _ms(row.window_ms),
             _percent(row.cuts),
             _ms(row.mean_ms),
+            _ms(row.p50_ms),
             _ms(row.semantic_ms),
+            _ms(row.semantic_p50_ms),
             _percent(row.semantic_cuts),
             "better" if row.better else "not better",
         )
@@ -159,15 +176,12 @@ def _comparison_table(rows: Sequence[Comparison]) -> Table:
 
 
 def _frontier_table(points: Sequence[CurvePoint]) -> Table:
-    table = Table(title="the model's best settings")
-    for heading in ("finished from", "first question", "longest wait", "pauses cut", "missed", "mean delay", "p50"):
+    table = Table(title="the model's curve, by the wait for an undecided turn")
+    for heading in ("wait", "pauses cut", "missed", "mean delay", "p50"):
         table.add_column(heading, justify="right")
     for point in points:
-        setting = point.setting
         table.add_row(
-            f"{setting['finished']:.2f}",
-            _ms(setting["first_ask_ms"]),
-            _ms(setting["longest_wait_ms"]),
+            _ms(point.setting["wait_ms"]),
             _percent(point.cuts),
             _percent(point.missed),
             _ms(point.mean_ms),
@@ -196,7 +210,7 @@ def draw(report: TurnsReport, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for label, points, style in (
         ("silence alone, by window", frontier(report.silence), "o-"),
-        ("turn model, best of the grid", frontier(report.semantic), "s-"),
+        ("turn model, by wait", frontier(report.semantic), "s-"),
     ):
         axes.plot([p.mean_ms for p in points], [100 * (p.cuts or 0.0) for p in points], style, label=label)
     for setting in report.settings:

@@ -1,8 +1,7 @@
-"""The turn benchmark: settings of a session through its core, a grid of others through the policies alone, noises."""
+"""The turn benchmark: settings of a session through its core, two curves of others through policies alone, noises."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,16 +17,14 @@ from duologue.realtime.bench.turns_offline import Judge, frames_of, run_core, ru
 from duologue.realtime.bench.turns_report import CurvePoint, NoiseResult, Setting, TurnsReport, compared
 from duologue.realtime.bench.turns_score import Truth, score
 from duologue.sessions.config import Eagerness, SemanticVad, ServerVad, TurnDetection
-from duologue.sessions.turns.semantic import ASK_MS, SemanticPolicy, SemanticSettings
+from duologue.sessions.turns.semantic import SemanticPolicy, SemanticSettings
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 WINDOWS_MS: Final = (200, 300, 400, 500, 600, 800, 1000, 1500, 2000)
 """Silence windows of ``server_vad``; the same ones make the curve of silence alone."""
 EAGERNESS: Final[tuple[Eagerness, ...]] = ("low", "auto", "high")
-FINISHED: Final = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97)
-FIRST_ASK_MS: Final = (100, 200, 400, 600, 1000)
-"""The first is before any session would ask: what could be had if the model were asked at every gap of a word."""
-LONGEST_WAIT_MS: Final = (800, 1000, 1500, 2000, 4000, 8000)
+WAITS_MS: Final = (*range(100, 1500, 25), *range(1500, 2600, 100))
+"""What an undecided turn is waited for: the model's curve."""
 NOISE_DBFS: Final = -30.0
 
 
@@ -115,7 +112,7 @@ def _frames(clip: Clip, detectors: Detectors, on_step: OnStep) -> Frames:
 def _curves(
     clips: Sequence[tuple[Clip, Frames]], options: TurnsOptions, detectors: Detectors, on_step: OnStep
 ) -> tuple[list[CurvePoint], list[CurvePoint]]:
-    """Silence alone over its windows, and the model over the grid; all from the same frames and the same answers."""
+    """Silence alone over its windows, the model over its waits; all from the same frames and the same answers."""
 
     def point(make: Callable[[], SilencePolicy], **setting: float) -> CurvePoint:
         results = [
@@ -138,28 +135,17 @@ def _curves(
     ]
     semantic = [
         point(
-            lambda s=settings: SemanticPolicy(s, SilenceSettings()),  # type: ignore[misc]
-            finished=settings.finished,
-            first_ask_ms=settings.ask_ms[0],
-            longest_wait_ms=settings.longest_wait_ms,
+            lambda w=wait: SemanticPolicy(SemanticSettings(wait_ms=w), SilenceSettings()),  # type: ignore[misc]
+            wait_ms=wait,
         )
-        for settings in grid()
+        for wait in WAITS_MS
     ]
     return silence, semantic
 
 
-def grid() -> list[SemanticSettings]:
-    """Thresholds, first questions and longest waits."""
-    return [
-        SemanticSettings(finished, (first, *(ms for ms in ASK_MS if ms > first)), longest)
-        for finished, first, longest in itertools.product(FINISHED, FIRST_ASK_MS, LONGEST_WAIT_MS)
-        if first < longest
-    ]
-
-
 def steps(options: TurnsOptions, clips: int) -> int:
     """How often ``on_step`` will be called, for a progress bar."""
-    curves = len(WINDOWS_MS) + len(grid()) if options.curve and clips else 0
+    curves = len(WINDOWS_MS) + len(WAITS_MS) if options.curve and clips else 0
     return (1 + len(named())) * clips + curves + (len(options.noises) if options.noise_minutes > 0 else 0)
 
 

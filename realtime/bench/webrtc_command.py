@@ -16,6 +16,7 @@ from duologue.realtime.bench.summary import Metric
 from duologue.realtime.client import ClientError
 
 if TYPE_CHECKING:
+    from duologue.realtime.bench.webrtc_av import AvReport
     from duologue.realtime.bench.webrtc_load import CallLoad, LoadReport
     from duologue.realtime.bench.webrtc_lossy import LossyRow, Side
     from duologue.realtime.bench.webrtc_run import WebRtcReport
@@ -31,6 +32,7 @@ class Part(StrEnum):
     load = "load"
     link = "link"
     voice = "voice"
+    av = "av"
 
 
 def webrtc(
@@ -40,17 +42,19 @@ def webrtc(
     ramp: Annotated[bool, typer.Option(help="Look for the most calls that one core holds.")] = True,
     turns: Annotated[int, typer.Option(min=1, help="Answers and interruptions on each transport.")] = 15,
     seed: Annotated[int, typer.Option(help="Fate of the packets on the bad links.")] = 1,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long sound and picture are watched.")] = 1.0,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
     ] = False,
 ) -> None:
-    """Measure calls: cost beside a bare aiortc echo, sound over a bad network, time to answer beside a WebSocket."""
+    """Measure calls: cost beside a bare aiortc echo, sound over a bad network, time to answer beside a WebSocket,
+    sound beside picture."""
     try:
         from duologue.realtime.bench.webrtc_run import WebRtcOptions, run_webrtc
     except ModuleNotFoundError as error:
         typer.echo(_MISSING.format(error.name), err=True)
         raise typer.Exit(1) from error
-    options = WebRtcOptions(part.value, calls, seconds, ramp, turns, seed)
+    options = WebRtcOptions(part.value, calls, seconds, ramp, turns, seed, minutes)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("starting", total=None)
@@ -72,6 +76,8 @@ def _print(report: WebRtcReport, console: Console) -> None:
         _print_link(report.link, console)
     if report.voice is not None:
         _print_voice(report.voice, console)
+    if report.av is not None:
+        _print_av(report.av, console)
 
 
 def _print_load(report: LoadReport, console: Console) -> None:
@@ -125,6 +131,17 @@ def _print_voice(report: VoiceReport, console: Console) -> None:
     console.print(table)
     if report.added_p50_ms is not None:
         console.print(f"a call is answered {report.added_p50_ms:+.1f} ms later than a WebSocket (median)")
+
+
+def _print_av(report: AvReport, console: Console) -> None:
+    offset = report.offset
+    table = Table(title="Picture less sound", caption=f"{report.minutes:g} minutes, by sender reports")
+    for heading in ("bursts", "mean", "p50", "p99", "least", "most", "outside", "unpaired", "drift", "held"):
+        table.add_column(heading, justify="right")
+    times = map(_ms, (offset.mean, offset.p50, offset.p99, offset.min, offset.max))
+    counts = (str(report.outside), str(report.unpaired))
+    table.add_row(str(offset.n), *times, *counts, _ms(report.drift_ms), "yes" if report.held else "no")
+    console.print(table)
 
 
 def _voice_row(voice: Voice) -> tuple[str, ...]:

@@ -133,8 +133,12 @@ class CallLine(LeanPeer):
         return self._encoder.encode(self.microphone.take(CHUNK_BYTES // 2) or b"")
 
     def _listen(self, transceiver: RTCRtpTransceiver) -> None:
-        incoming = IncomingAudio(transceiver, lambda pcm, rate: self.ear.hear(pcm, time.monotonic()))
+        incoming = IncomingAudio(transceiver, self._hear_pcm)
         self.hearing = asyncio.create_task(incoming.run())
+
+    def _hear_pcm(self, pcm: bytes, rate: int) -> None:
+        # What stands before the last packet's sound is the time since the one before it, which has gone by.
+        self.ear.hear(pcm, time.monotonic() - max(0.0, len(pcm) / 2 / rate - FRAME_S))
 
     async def hang_up(self) -> None:
         await super().hang_up()

@@ -8,8 +8,9 @@ clock to the socket.
 
 What is used of them, and would have to be looked at again with another version: ``Connection._nominated``,
 ``_protocols``, ``StunProtocol.datagram_received``; ``RTCDtlsTransport._state``, ``_rx_srtp``, ``_tx_srtp``,
-``_rtp_router``; ``RTCRtpReceiver.__remote_streams``; ``RTCRtpSender.__packet_count``, ``__octet_count``,
-``__ntp_timestamp``, ``__rtp_timestamp``, ``__stats``; ``RTCRtpTransceiver._codecs``, ``_headerExtensions``.
+``_rtp_router``; ``RTCRtpReceiver.__remote_streams``, ``__jitter_buffer``; ``RTCRtpSender.__packet_count``,
+``__octet_count``, ``__ntp_timestamp``, ``__rtp_timestamp``, ``__stats``; ``RTCRtpTransceiver._codecs``,
+``_headerExtensions``.
 """
 
 from __future__ import annotations
@@ -235,6 +236,37 @@ class PacketSender:
         stats = self._sender._RTCRtpSender__stats
         report = stats.get(f"remote-inbound-rtp_{id(self._sender)}")
         return None if report is None else float(report.fractionLost) / 256
+
+
+class FrameDelays:
+    """How long the pictures of a receiver wait in its jitter buffer: from a frame's first packet to its release."""
+
+    MOST_FRAMES: Final = 64
+    """Frames of which packets may wait at the same time; of more the oldest are not counted."""
+
+    def __init__(self, receiver: RTCRtpReceiver) -> None:
+        self.frames = 0
+        self.delay_s = 0.0
+        """Sum over ``frames``."""
+        self._arrivals: dict[int, float] = {}
+        buffer = receiver._RTCRtpReceiver__jitter_buffer
+        self._add = buffer.add
+        buffer.add = self._watched
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.delay_s / self.frames if self.frames else None
+
+    def _watched(self, packet: Any) -> Any:
+        now = time.monotonic()
+        self._arrivals.setdefault(packet.timestamp, now)
+        asked_again, frame = self._add(packet)
+        if frame is not None and (arrived := self._arrivals.pop(frame.timestamp, None)) is not None:
+            self.frames += 1
+            self.delay_s += now - arrived
+        if len(self._arrivals) > self.MOST_FRAMES:
+            del self._arrivals[next(iter(self._arrivals))]
+        return asked_again, frame
 
 
 def _extension(transceiver: RTCRtpTransceiver) -> tuple[bytearray, int]:

@@ -102,6 +102,11 @@ class CallTransport:
         if not self._peers:
             self._end()
 
+    @property
+    def av_delay_difference_s(self) -> float | None:
+        """Of the peer in use: how much longer pictures wait than sound; None without both."""
+        return None if self._peer is None else self._peer.av_delay_difference_s
+
     async def close_peers(self) -> None:
         """Let go of every peer there is."""
         for peer in tuple(self._peers):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -121,6 +122,13 @@ class CallDesk:
         if call is None:
             return False
         return any([hmac.compare_digest(key.encode(), call.token.encode()) for key in offered])
+
+    @property
+    def av_delay_difference_s(self) -> float:
+        """Mean over the calls that have both sound and pictures; not a number where none has."""
+        differences = [call.transport.av_delay_difference_s for call in self._calls.values()]
+        measured = [difference for difference in differences if difference is not None]
+        return sum(measured) / len(measured) if measured else math.nan
 
     async def close(self) -> None:
         """End every call now."""

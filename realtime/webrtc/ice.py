@@ -23,6 +23,7 @@ from aiortc import RTCConfiguration, RTCIceServer, RTCIceTransport
 from aiortc.rtcconfiguration import RTCIceTransportPolicy
 
 from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.realtime.ice_servers import account
 
 LOOPBACK: Final = "127.0.0.1"
 _RECEIVE_BUFFER: Final = 512 * 1024
@@ -35,10 +36,8 @@ class NoPort(OSError):
 
 def configuration(settings: WebRtcDeploy) -> RTCConfiguration:
     """What the library is to know. Without servers it must be told so: left alone it asks a public one."""
-    servers = [
-        RTCIceServer(urls=list(server.urls), username=server.username, credential=server.credential)
-        for server in settings.ice_servers
-    ]
+    accounts = [(server, *account(server, settings.turn_account_s, "duologue")) for server in settings.ice_servers]
+    servers = [RTCIceServer(urls=list(server.urls), username=user, credential=word) for server, user, word in accounts]
     policy = RTCIceTransportPolicy.RELAY if settings.relay_only else RTCIceTransportPolicy.ALL
     return RTCConfiguration(iceServers=servers, iceTransportPolicy=policy)
 

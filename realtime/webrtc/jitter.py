@@ -85,6 +85,11 @@ class JitterStats:
     """Sum over the packets that had to wait behind a hole."""
     most_held_s: float = 0.0
 
+    @property
+    def mean_held_s(self) -> float | None:
+        """Over all packets, nearly all of which did not wait at all."""
+        return self.held_s / self.received if self.received else None
+
 
 @dataclass(slots=True)
 class _Waiting:

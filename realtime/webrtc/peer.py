@@ -22,6 +22,7 @@ from aiortc.sdp import candidate_from_sdp
 from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.requests import ImagePart
+from duologue.realtime.webrtc.aiortc_wire import FrameDelays
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
 from duologue.realtime.webrtc.offer import Offer, bad_offer
@@ -144,7 +145,9 @@ class Peer:
         seen = self.offer.shows_video and self.video.seen
         transceiver.direction = _DIRECTIONS[seen, shown]
         if seen:
-            self._watching = IncomingVideo(transceiver.receiver.track, self._settings, self._saw)
+            self._watching = IncomingVideo(
+                transceiver.receiver.track, self._settings, self._saw, FrameDelays(transceiver.receiver)
+            )
         if shown and source is not None:
             self._showing = OutgoingVideo(transceiver, self._queue, source(), lambda: audio.position)
 
@@ -165,6 +168,14 @@ class Peer:
             for helper in helpers:
                 helper.cancel()
         return self._end
+
+    @property
+    def av_delay_difference_s(self) -> float | None:
+        """How much longer pictures wait than sound before they are given out; None before both have come."""
+        if self._incoming is None or self._watching is None or self._watching.delays is None:
+            return None
+        sound, pictures = self._incoming.stats.mean_held_s, self._watching.delays.mean_s
+        return None if sound is None or pictures is None else pictures - sound
 
     def leave(self) -> None:
         """Let :meth:`run` return."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.requests import ImagePart
+from duologue.realtime.webrtc.aiortc_wire import FrameDelays
 
 THUMBNAIL: Final = (32, 18)
 """Columns and rows of the grey picture by which frames are compared."""
@@ -30,8 +31,16 @@ OnPicture = Callable[[ImagePart], None]
 class IncomingVideo:
     """One video track, sampled."""
 
-    def __init__(self, track: MediaStreamTrack, settings: WebRtcDeploy, on_picture: OnPicture) -> None:
+    def __init__(
+        self,
+        track: MediaStreamTrack,
+        settings: WebRtcDeploy,
+        on_picture: OnPicture,
+        delays: FrameDelays | None = None,
+    ) -> None:
+        """``delays``: of the buffer that the track's frames come from."""
         self._track = track
+        self.delays = delays
         self._settings = settings
         self._on_picture = on_picture
         self._newest: VideoFrame | None = None

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
-from scripted_server import KEY, ScriptedServer
+from scripted_server import KEY, ScriptedServer, scripted_server
+from turn_server import SECRET, turn_server
+
+from duologue.engine.deploy.config import IceServer, WebRtcDeploy
+from duologue.realtime.gateway import EdgeSettings
 
 from .conftest import OpenPage
+
+RELAY_ONLY = """() => {
+  const Own = window.RTCPeerConnection;
+  window.RTCPeerConnection = class extends Own {
+    constructor(configuration) { super({ ...configuration, iceTransportPolicy: 'relay' }); }
+  };
+}"""
+
+PICTURES_SENT = """async () => [...(await demo.session.link.peer.getStats()).values()].some(
+  ({ type, kind, framesSent }) => type === 'outbound-rtp' && kind === 'video' && framesSent > 3)"""
+
+SELECTED = """async () => {
+  const stats = [...(await demo.session.link.peer.getStats()).values()];
+  const { localCandidateId } = stats.find(({ type, nominated, state }) =>
+    type === 'candidate-pair' && nominated && state === 'succeeded');
+  return stats.filter(({ id }) => id === localCandidateId).map(({ candidateType }) => candidateType);
+}"""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -33,20 +56,31 @@ async def test_fc_158_the_answer_of_a_call_is_played_by_an_element_and_metered(
         assert await demo.events("response.output_audio.delta") == []
 
 
-async def test_fc_154_a_camera_in_a_call_is_sent_or_refused_in_words(
-    scripted: ScriptedServer, open_page: OpenPage
+@pytest.mark.parametrize("sees", [False, True])
+async def test_fc_154_a_camera_that_comes_later_is_seen_or_refused_in_words(
+    scripted: ScriptedServer, open_page: OpenPage, sees: bool
 ) -> None:
+    pipeline = scripted.engine.pipeline
+    scripted.engine.pipeline = replace(pipeline, capabilities=replace(pipeline.capabilities, image_in=sees))
     async with open_page(page_of(scripted)) as demo:
         await demo.start("webrtc")
         await demo.page.click("#camera")
         await demo.page.wait_for_function("() => document.getElementById('preview').videoWidth > 0")
-        takes_video = "() => Boolean(demo.session.link.pictures.currentDirection?.includes('send'))"
-        if not await demo.page.evaluate(takes_video):
+        if sees:
+            await demo.page.wait_for_function(PICTURES_SENT)
+        else:
             await demo.until_problem("no-picture")
+            assert not await demo.page.evaluate(PICTURES_SENT)
         assert await demo.page.evaluate("() => demo.session.link.peer.signalingState") == "stable"
         await demo.mute(True)
         await demo.say("Good evening")  # the call is whole
         assert await demo.said("bot") == "You said: Good evening"
+        # and it stays so while the microphone is gone altogether
+        await demo.page.evaluate("() => demo.session.link.useMicrophone(null)")
+        await demo.say("Good night")
+        assert await demo.said("bot", 1) == "You said: Good night"
+        await demo.until_event("output_audio_buffer.stopped", 2)
+        assert await demo.page.evaluate("() => demo.session.link.peer.connectionState") == "connected"
 
 
 async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
@@ -70,6 +104,25 @@ async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
         assert await demo.said("bot", 1) == "You said: two"
         await demo.until_event("output_audio_buffer.started", 2)
         assert [text for role, text in scripted.asked() if role == "user"] == ["one", "two"]
+
+
+async def test_the_page_gathers_with_the_servers_of_the_deployment(open_page: OpenPage, tmp_path: Path) -> None:
+    """Everything of the page goes through a real TURN server, with an account that ends by itself."""
+    with turn_server(tmp_path, secret=True) as (port, log):
+        turn = IceServer(urls=[f"turn:127.0.0.1:{port}?transport=udp"], secret=SECRET)
+        edge = EdgeSettings(webrtc=WebRtcDeploy(addresses=["127.0.0.1"], ice_servers=[turn]))
+        async with scripted_server(edge=edge) as server, open_page(page_of(server)) as demo:
+            await demo.page.evaluate(RELAY_ONLY)
+            await demo.start("webrtc")
+            (entry,) = await demo.page.evaluate("() => demo.session.link.peer.getConfiguration().iceServers")
+            assert entry["urls"] == turn.urls
+            assert entry["username"].endswith(":client")
+            await demo.mute(True)
+            await demo.say("Good evening")
+            assert await demo.said("bot") == "You said: Good evening"
+            pair = await demo.page.evaluate(SELECTED)
+            assert pair == ["relay"]
+        assert "ALLOCATE processed, success" in log.read_text()
 
 
 async def test_a_server_without_webrtc_is_spoken_to_over_a_websocket(

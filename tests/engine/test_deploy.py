@@ -258,6 +258,11 @@ platforms:
             "webrtc.ice_servers[0].urls[0]: ",
             "Expected `str` matching",
         ),
+        (
+            "webrtc: {ice_servers: [{urls: ['turn:a'], secret: s, username: u}]}",
+            "webrtc.ice_servers[0]: ",
+            "'secret' takes the place of 'username' and 'credential'",
+        ),
         ("webrtc: {relay_only: true}", "webrtc: ", "'relay_only' needs a TURN server"),
         ("limits: {max_turn_s: long}", "limits[...]: ", "Expected `float`, got `str`"),
         ("aliases: {robots: {}}", "aliases: ", "unknown key 'robots'"),

@@ -79,7 +79,7 @@ async def test_a_spoken_turn_from_sound_to_sound() -> None:
 async def test_the_turn_model_is_asked_and_its_answer_ends_the_turn() -> None:
     engine = ScriptedEngine()
     async with session(manager_of(engine, judges_turns=True)) as transport:
-        detection = {"type": "semantic_vad", "eagerness": "low"}
+        detection = {"type": "semantic_vad", "eagerness": "high"}
         transport.say(client.SessionUpdate(session={"audio": {"input": {"turn_detection": detection}}}))
         for _ in range(35):
             transport.say(client.InputAudioAppend(audio=speech(20)))

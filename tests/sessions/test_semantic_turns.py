@@ -12,15 +12,25 @@ from session_driver import LATE, RATE, Driver, silence, speech
 from duologue.engine.requests import Converse, Transcribe
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits
+from duologue.sessions.config import Eagerness, Limits, SemanticVad
 from duologue.sessions.effects import AskTurnModel, TurnJudged
 from duologue.sessions.listening import ANSWER_WITHIN_S
-from duologue.sessions.turns.semantic import ASK_MS, FINISHED, LONGEST_WAIT_MS, SemanticSettings
-from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS
+from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
+from duologue.sessions.turns.semantic import (
+    ASK_MS,
+    CERTAIN,
+    LONGEST_WAIT_MS,
+    WAIT_MS,
+    SemanticPolicy,
+    SemanticSettings,
+    log_odds,
+)
+from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilenceSettings
 
 FRAME_MS = 32
-FIRST_ASK_MS = 224
-"""200 ms of silence, at the end of the frame that completes them."""
+FIRST_ASK_MS = 128
+"""100 ms of silence, at the end of the frame that completes them."""
 
 
 def semantic(judge: Callable[[AskTurnModel], float | None], eagerness: str = "auto", **options: object) -> Driver:
@@ -35,8 +45,8 @@ def silence_heard(question: AskTurnModel) -> int:
     return round((samples - loud) * 1000 / question.sample_rate)
 
 
-def test_a_turn_that_sounds_finished_ends_at_the_first_question() -> None:
-    driver = semantic(lambda question: 0.99)
+def test_a_turn_that_certainly_sounds_finished_ends_at_the_first_question_of_the_most_eager() -> None:
+    driver = semantic(lambda question: 0.99, "high")
     driver.say(silence(640), speech(640), silence(800))
     (stopped,) = driver.all(events.SpeechStopped)
     assert stopped.audio_end_ms == 1280 + FIRST_ASK_MS
@@ -46,18 +56,32 @@ def test_a_turn_that_sounds_finished_ends_at_the_first_question() -> None:
 
 
 @pytest.mark.parametrize("eagerness", ["low", "medium", "auto", "high"])
-def test_a_turn_that_sounds_unfinished_ends_after_the_longest_wait(eagerness: str) -> None:
-    driver = semantic(lambda question: 0.0, eagerness)
-    longest = {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}[eagerness]
-    driver.say(speech(640), silence(longest - 100))
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.8])
+def test_the_less_finished_a_turn_sounds_the_longer_is_waited(eagerness: Eagerness, probability: float) -> None:
+    wait = round(SemanticSettings.of(SemanticVad(eagerness=eagerness)).wait(log_odds(probability)))
+    driver = semantic(lambda question: probability, eagerness)
+    driver.say(speech(640), silence(wait - FRAME_MS))
     assert not driver.all(events.SpeechStopped)
-    driver.say(silence(200))
-    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + longest
+    driver.say(silence(2 * FRAME_MS))
+    assert driver.last(events.SpeechStopped).audio_end_ms == pytest.approx(640 + wait, abs=1)
 
 
 def test_the_longest_waits_are_those_of_the_protocol() -> None:
     assert LONGEST_WAIT_MS == {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}
-    assert FINISHED["low"] > FINISHED["medium"] == FINISHED["auto"] > FINISHED["high"]
+    assert WAIT_MS["low"] > WAIT_MS["medium"] == WAIT_MS["auto"] > WAIT_MS["high"]
+    settings = SemanticSettings(wait_ms=3000, longest_wait_ms=2000)
+    assert settings.wait(0.0) == 2000
+
+
+def test_silence_alone_is_the_case_in_which_answers_move_nothing() -> None:
+    settings = SemanticSettings(wait_ms=500, sooner_ms=0.0, later_ms=0.0)
+    assert {settings.wait(log_odds(probability)) for probability in (0.0, 0.3, 1.0)} == {500}
+
+
+def test_log_odds_have_bounds_whatever_the_model_says() -> None:
+    bounds = [log_odds(probability) for probability in (0.0, 0.5, 1.0, -0.1, 1.2)]
+    assert bounds == [-CERTAIN, 0, CERTAIN, -CERTAIN, CERTAIN]
+    assert log_odds(0.9) == pytest.approx(2.197, abs=0.001)
 
 
 def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
@@ -68,35 +92,28 @@ def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
     assert heard == expected
 
 
-def test_a_doubtful_turn_ends_in_between() -> None:
-    driver = semantic(lambda question: 0.5)
-    driver.say(speech(640), silence(4500))
-    waited = driver.last(events.SpeechStopped).audio_end_ms - 640
-    settings = SemanticSettings()
-    assert settings.threshold(waited) <= 0.5 < settings.threshold(waited - 1000)
-    assert FIRST_ASK_MS < waited < LONGEST_WAIT_MS["auto"]
-
-
-def test_the_thresholds_fall_from_the_sessions_to_nothing() -> None:
-    settings = SemanticSettings(finished=0.8, longest_wait_ms=2000)
-    levels = [settings.threshold(ask) for ask in (*ASK_MS, 2000)]
-    assert levels == sorted(levels, reverse=True)
-    assert (levels[0], levels[-1]) == (0.8, 0.0)
-
-
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
     answers = iter([0.02, 0.03, 0.9, 0.02, 0.02])
     driver = semantic(lambda question: next(answers))
-    driver.say(speech(640), silence(1100))
+    driver.say(speech(640), silence(1000))
     assert len(driver.questions) == 5
     assert not driver.all(events.SpeechStopped)
 
 
+def test_the_wait_follows_the_mean_of_the_answers_as_the_silence_grows() -> None:
+    answers = iter([0.02, 0.98, 0.98, 0.98])
+    driver = semantic(lambda question: next(answers), "high")
+    driver.say(speech(640), silence(900))
+    waits = SemanticSettings.of(SemanticVad(eagerness="high"))
+    assert waits.wait(0.0) > 320, "after two answers, which cancel out, it is not over when asked again"
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + round(waits.wait(log_odds(0.98) / 3))
+
+
 def test_who_goes_on_is_asked_about_afresh() -> None:
-    answers = iter([0.1, 0.1, 0.99])
-    driver = semantic(lambda question: next(answers))
+    answers = iter([0.1, 0.1, 0.1, 0.1, 0.99])
+    driver = semantic(lambda question: next(answers), "high")
     driver.say(speech(640), silence(512), speech(320), silence(800))
-    assert [silence_heard(question) for question in driver.questions] == [FIRST_ASK_MS, 416, FIRST_ASK_MS]
+    assert [silence_heard(question) for question in driver.questions] == [FIRST_ASK_MS, 224, 320, 512, FIRST_ASK_MS]
     assert len(driver.all(events.SpeechStarted)) == len(driver.all(events.SpeechStopped)) == 1
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 512 + 320 + FIRST_ASK_MS
 
@@ -123,14 +140,14 @@ def test_silence_decides_where_the_answer_comes_too_late() -> None:
 
 def test_the_next_pause_is_judged_again_after_a_failure() -> None:
     answers = iter([None, 0.99])
-    driver = semantic(lambda question: next(answers))
+    driver = semantic(lambda question: next(answers), "high")
     driver.say(speech(640), silence(416), speech(320), silence(800))
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 416 + 320 + FIRST_ASK_MS
 
 
 def test_what_comes_while_the_model_thinks_waits_for_its_answer() -> None:
     """A decision is about the audio up to the question, whenever the answer comes."""
-    driver = semantic(lambda question: LATE)
+    driver = semantic(lambda question: LATE, "high")
     driver.say(speech(640), silence(320), speech(320))
     driver.do(TurnJudged(driver.questions[0].question, 0.99))
     (stopped,) = driver.all(events.SpeechStopped)
@@ -139,7 +156,7 @@ def test_what_comes_while_the_model_thinks_waits_for_its_answer() -> None:
 
 
 def test_what_was_prepared_in_secret_is_released_when_the_model_says_so() -> None:
-    driver = semantic(lambda question: LATE, speculate=True)
+    driver = semantic(lambda question: LATE, "high", speculate=True)
     driver.say(speech(640), silence(FIRST_ASK_MS + FRAME_MS))
     driver.transcribe("What time is it?")
     request_id = driver.pending(Converse)[0]
@@ -184,12 +201,12 @@ def test_the_settings_may_change_while_the_model_thinks(detection: dict[str, str
 
 
 def test_another_eagerness_in_a_pause_keeps_what_the_model_has_said() -> None:
-    answers = iter([0.02, 0.02, 0.9])
+    answers = iter([0.02, 0.02, 0.02, 0.98])
     driver = semantic(lambda question: next(answers), "low")
     driver.say(speech(640), silence(480))
     driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}}})
     driver.say(silence(200))
-    assert len(driver.questions) == 3
+    assert len(driver.questions) == 4
     assert not driver.all(events.SpeechStopped)
 
 
@@ -219,9 +236,28 @@ def test_without_a_model_it_waits_longer_the_less_eager() -> None:
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["low"]
 
 
+@pytest.mark.parametrize("quiet_ms", [0, 10, 30, 50, 64])
+def test_no_question_is_asked_before_the_pause_is_known(quiet_ms: int) -> None:
+    """Silence is dated back to the last sound, so that 100 ms of it may be over a frame before 128 are."""
+    policy = SemanticPolicy(SemanticSettings(), SilenceSettings())
+    heard: list[TurnSignal] = []
+    for frame in range(30):
+        speaks, start = frame < 8 or 13 <= frame < 16, frame * VAD_FRAME_TICKS
+        quiet = quiet_ms * TICKS_PER_MS if frame in (7, 15) else 0
+        signals = policy.frame(start, start + VAD_FRAME_TICKS, 0.99 if speaks else 0.01, quiet)
+        heard += signals
+        if any(isinstance(signal, Asked) for signal in signals):
+            assert policy.judged(0.02) == []
+    kinds = [type(signal) for signal in heard]
+    assert kinds[:3] == [Started, Paused, Asked]
+    assert kinds.count(Paused) == 2
+    after = kinds[kinds.index(Resumed) + 1 :]
+    assert after[:2] == [Paused, Asked], "the next pause is asked about from its beginning"
+
+
 # -- any chunking ------------------------------------------------------------------------------------------------------
 
-_AUDIO = silence(300) + speech(500) + silence(700) + speech(300) + silence(450) + speech(700) + silence(4500)
+_AUDIO = silence(300) + speech(500) + silence(1100) + speech(300) + silence(250) + speech(700) + silence(4500)
 
 
 def judged_by_length(question: AskTurnModel) -> float:

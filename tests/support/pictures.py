@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import struct
 import zlib
 
@@ -19,6 +20,17 @@ def jpeg(width: int, height: int, *, frame: int = 0xC0, before: bytes = b"") -> 
     jfif = b"\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
     start = bytes([0xFF, frame]) + struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\x01\x11\x00"
     return b"\xff\xd8" + jfif + before + start + b"\xff\xd9"
+
+
+def coloured(colour: tuple[int, int, int], kind: str = "PNG") -> bytes:
+    """An encoded picture of one colour with a black corner."""
+    from PIL import Image
+
+    image = Image.new("RGB", (20, 16), colour)
+    image.paste((0, 0, 0), (0, 0, 6, 6))
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
 
 
 def data_url(data: bytes, media_type: str = "image/png") -> str:

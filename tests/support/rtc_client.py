@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from fractions import Fraction
 from typing import Any
 
 import httpx2
 import numpy as np
-from aiortc import MediaStreamTrack, RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc import MediaStreamTrack, RTCConfiguration, RTCIceServer, RTCPeerConnection, RTCSessionDescription
 from aiortc.mediastreams import MediaStreamError
 from av import AudioFrame, AudioResampler, VideoFrame
+from msgspec.structs import replace
 
-from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.engine.deploy.config import IceServer, WebRtcDeploy
 from duologue.realtime.webrtc.ice import gather_by
 
 RATE = 24_000
 FRAME = RATE // 50
 LOOPBACK = WebRtcDeploy(addresses=["127.0.0.1"], connect_timeout_s=10)
 """Settings of servers and clients in tests: nothing leaves the machine."""
+
+ANY_RELAY = IceServer(urls=["turn:relay"])
 
 Event = dict[str, Any]
 
@@ -107,8 +110,11 @@ class RtcClient:
         camera: Camera | None = None,
         screen: bool = False,
         listen: bool = True,
+        relays: Sequence[RTCIceServer] = (),
     ) -> None:
-        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        """``relays``: servers through which everything goes; without any it goes over loopback."""
+        self.connection = RTCPeerConnection(RTCConfiguration(iceServers=list(relays)))
+        self._gathered_by = replace(LOOPBACK, relay_only=True, ice_servers=[ANY_RELAY]) if relays else LOOPBACK
         self.microphone = Microphone()
         self.events: list[Event] = []
         self.said: list[Event] = []
@@ -140,9 +146,9 @@ class RtcClient:
     async def offer(self) -> str:
         """The SDP offer, with candidates on loopback only."""
         for transceiver in self.connection.getTransceivers():
-            gather_by(LOOPBACK, transceiver.receiver.transport.transport)
+            gather_by(self._gathered_by, transceiver.receiver.transport.transport)
         if self.connection.sctp is not None:
-            gather_by(LOOPBACK, self.connection.sctp.transport.transport)
+            gather_by(self._gathered_by, self.connection.sctp.transport.transport)
         await self.connection.setLocalDescription(await self.connection.createOffer())
         return str(self.connection.localDescription.sdp)
 

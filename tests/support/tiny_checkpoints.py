@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return wrapped
 
 
-def text_model(folder: Path, kind: str = "llama", **larger: int) -> Path:
+def text_model(folder: Path, kind: str = "llama", **larger: float) -> Path:
     """A model of the sizes above, or of ``larger`` ones.
 
     ``llama``: attention to everything; ``gemma3``: every other layer sees the last 24 tokens only; ``mistral``: all
@@ -61,12 +62,12 @@ def text_model(folder: Path, kind: str = "llama", **larger: int) -> Path:
     return _saved(folder, model, words)
 
 
-def picture_model(folder: Path) -> Path:
-    """LLaVA: CLIP sees 8 x 8 pixels as 16 patches, and two layers of Llama read them."""
+def picture_model(folder: Path, **larger: float) -> Path:
+    """LLaVA: CLIP sees 8 x 8 pixels as 16 patches, and two layers of Llama read them; of ``SIZES`` or ``larger``."""
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     words = tokenizer()
-    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id}
+    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **larger}
     seeing = {key: sizes[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")}
     config = transformers.LlavaConfig(
         vision_config=transformers.CLIPVisionConfig(**seeing, num_attention_heads=4, image_size=8, patch_size=2),
@@ -87,6 +88,36 @@ def picture_model(folder: Path) -> Path:
         num_additional_image_tokens=1,
         chat_template=CHATML,
     )
+    return _saved(folder, model, processor)
+
+
+def tiled_model(folder: Path, **larger: float) -> Path:
+    """Idefics3, which SmolVLM is of: pictures are cut into tiles of 16 x 16 pixels, four tokens each, and one of the
+    whole; of ``SIZES`` or ``larger``."""
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    words = tokenizer()
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    words.add_special_tokens({"additional_special_tokens": ["<fake_token_around_image>", "<global-img>", *tiles]})
+    edge = {"longest_edge": 16}
+    processor = transformers.Idefics3Processor(
+        image_processor=Idefics3ImageProcessorPil(size={"longest_edge": 32}, max_image_size=edge),
+        tokenizer=words,
+        image_seq_len=4,
+        chat_template=CHATML,
+    )
+    sizes = {**SIZES, "vocab_size": len(words), "eos_token_id": words.eos_token_id, **larger}
+    seeing = {key: sizes[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    config = transformers.Idefics3Config(
+        vision_config={**seeing, "num_attention_heads": 4, "image_size": 16, "patch_size": 4, "initializer_range": 0.2},
+        text_config=transformers.LlamaConfig(**sizes),
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=None,
+    )
+    torch.manual_seed(7)
+    model = transformers.Idefics3ForConditionalGeneration(config)
+    model.generation_config.eos_token_id = words.eos_token_id
     return _saved(folder, model, processor)
 
 
@@ -130,13 +161,17 @@ class TurnedModel:
         return {**read, "input_ids": ids, "mm_token_type_ids": (ids == self.image_token_id).int()}
 
 
-def picture(colour: tuple[int, int, int], kind: str = "PNG") -> bytes:
-    """An encoded picture of one colour with a black corner."""
-    image = Image.new("RGB", (20, 16), colour)
-    image.paste((0, 0, 0), (0, 0, 6, 6))
-    file = io.BytesIO()
-    image.save(file, kind)
-    return file.getvalue()
+def generated_from_pictures(folder: str, parts: Sequence[str | bytes], most: int = 16) -> tuple[str, int]:
+    """What the library's own ``generate`` writes about words and encoded pictures, and the length of its prompt."""
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="float32").eval()
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    shown = [Image.open(io.BytesIO(part)).convert("RGB") for part in parts if isinstance(part, bytes)]
+    words = "".join("<image>" if isinstance(part, bytes) else part for part in parts)
+    prompt = f"<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n"
+    inputs = processor(text=[prompt], images=[shown], return_tensors="pt")
+    length = inputs["input_ids"].shape[1]
+    written = model.generate(**inputs, max_new_tokens=most, do_sample=False)[0, length:]
+    return processor.decode(written, skip_special_tokens=True).lstrip(), length
 
 
 def _saved(folder: Path, model: Any, reader: Any) -> Path:

@@ -13,11 +13,12 @@ from pathlib import Path
 from missing import missing
 
 USER, PASSWORD = "caller", "sesame"
+SECRET = "open-sesame"
 
 
 @contextmanager
-def turn_server(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Its port, and the log that says what it did."""
+def turn_server(folder: Path, secret: bool = False) -> Iterator[tuple[int, Path]]:
+    """Its port, and the log that says what it did. ``secret``: it takes accounts made of ``SECRET`` and no others."""
     program = shutil.which("turnserver")
     if program is None:
         missing("turnserver is not installed: apt-get install coturn")
@@ -26,9 +27,13 @@ def turn_server(folder: Path) -> Iterator[tuple[int, Path]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = folder / "turn.log"
+    accounts = ["--lt-cred-mech", f"--user={USER}:{PASSWORD}"]
+    if secret:
+        accounts = ["--use-auth-secret", f"--static-auth-secret={SECRET}"]
     options = [
         *("--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1", f"--listening-port={port}", "--min-port=49000"),
-        *("--max-port=49100", "--lt-cred-mech", f"--user={USER}:{PASSWORD}", "--realm=test", "--no-cli", "--no-tls"),
+        *("--max-port=49100", "--realm=test", "--no-cli", "--no-tls"),
+        *accounts,
         *("--no-dtls", "--allow-loopback-peers", "--no-multicast-peers", f"--log-file={log}", "--simple-log", "-v"),
         *(f"--pidfile={folder / 'turn.pid'}", f"--userdb={folder / 'turn.db'}"),
     ]

@@ -23,6 +23,12 @@ export async function servedModel(key, signal) {
   return (await answer.json()).data[0];
 }
 
+/** What a peer connection is to be made with: the STUN and TURN servers of the deployment. Throws a `Problem`. */
+export async function iceServers(key) {
+  const answer = await ask('v1/realtime/ice_servers', authorised(key));
+  return answer.ok ? answer.json() : {}; // the offer will say what is wrong
+}
+
 /** Wait until the models are loaded; `waiting` is called when that is not at once. Throws a `Problem`. */
 export async function untilReady(signal, waiting) {
   for (;;) {

@@ -1,7 +1,7 @@
 // A conversation as a WebRTC call: sound and pictures on tracks, events on the data channel.
 
 import { Problem } from './problems.js';
-import { BASE } from './server.js';
+import { BASE, iceServers } from './server.js';
 
 const GATHERING_MS = 1000; // for our own addresses; the server finds those that come later by itself
 const OPENING_MS = 20_000;
@@ -31,7 +31,7 @@ export class WebRtcLink {
 
   /** A new peer connection, to a new call or to the one there is. Throws a `Problem`. */
   async connect(path, key) {
-    const peer = new RTCPeerConnection();
+    const peer = new RTCPeerConnection(await iceServers(this.key));
     const channel = peer.createDataChannel('oai-events');
     const voice = peer.addTransceiver(this.track('audio') ?? 'audio', { direction: 'sendrecv' });
     const pictures = peer.addTransceiver(this.track('video') ?? 'video', { direction: 'sendrecv' });

@@ -96,7 +96,7 @@ class LlamaCppLanguageModel(Stage):
         self._mmproj = mmproj
         self._gpu_layers = gpu_layers
         cores = min(8, usable_cores())
-        self._threads = threads or max(1, cores // 2)
+        self._threads = threads or max(min(2, cores), cores // 2)
         self._prompt_threads = prompt_threads or max(self._threads, cores)
         self.concurrency = at_once or (max_num_seqs if gpu_layers else 2 * cores)
         try:

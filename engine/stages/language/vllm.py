@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from duologue.engine.models import ModelUnavailable
@@ -21,6 +23,7 @@ from duologue.engine.text.tool_calls import CALL_OPENS, chat_completions_tool, i
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
 
 _SLICE_CPU: Final = 64
 _BLOCK_CPU: Final = 32
@@ -36,6 +39,8 @@ class VllmLanguageModel(AsyncBackend):
     Prefixes stay cached in vLLM's blocks, whichever session read them. An aborted request is out of vLLM's batch at
     its next step: a token, or while a prompt is read a slice of 64 tokens (512 on an accelerator).
     """
+
+    _engine: Any = None
 
     def __init__(
         self,
@@ -82,6 +87,8 @@ class VllmLanguageModel(AsyncBackend):
 
     def load(self) -> None:
         """Start vLLM's engine. Raises ``ModelUnavailable``."""
+        # Where a command prints one JSON object and nothing else, or "duologue ready", there is no place for logs.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         try:
             import transformers
             from vllm.engine.arg_utils import AsyncEngineArgs
@@ -98,34 +105,48 @@ class VllmLanguageModel(AsyncBackend):
         }
         able = self.abilities(given)
         self._tools, self._images = "tools" in able, "image_in" in able
-        size = self._slice or (_SLICE_CPU if current_platform.is_cpu() else _SLICE_ACCELERATOR)
+        engine_args = self._engine_args(place, current_platform.is_cpu(), AsyncEngineArgs)
+        super().load()
+
+        async def make() -> AsyncLLM:
+            return AsyncLLM.from_engine_args(engine_args)
+
+        try:
+            reader = transformers.AutoProcessor if self._images else transformers.AutoTokenizer
+            self._reader: Any = reader.from_pretrained(place)
+            self._engine = self.run(make())
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
+            raise ModelUnavailable(self._not_loaded(error)) from error
+        self._tokenizer = self._reader.tokenizer if self._images else self._reader
+        self._longest = int(self._engine.model_config.max_model_len)
+        config = self._engine.model_config.hf_config
+        self._picture_token = getattr(config, "image_token_id", getattr(config, "image_token_index", None))
+        self._defaults = dict(self._engine.model_config.get_diff_sampling_param())
+        self._defaults.pop("max_tokens", None)
+
+    def _engine_args(self, place: str, on_cpu: bool, make: type[AsyncEngineArgs]) -> AsyncEngineArgs:
+        """Raises ``ValueError`` for an argument that vLLM does not know."""
         arguments: dict[str, Any] = {
             "model": place,
             "max_num_seqs": self._max_num_seqs,
             "max_model_len": self._context_tokens,
             "enable_prefix_caching": True,
             "enable_chunked_prefill": True,
-            "long_prefill_token_threshold": size,
+            "long_prefill_token_threshold": self._slice or (_SLICE_CPU if on_cpu else _SLICE_ACCELERATOR),
         }
-        if current_platform.is_cpu():
+        if on_cpu:
             arguments["block_size"] = _BLOCK_CPU
-        arguments |= self._vllm_args
         try:
-            engine_args = AsyncEngineArgs(**arguments)
+            return make(**arguments | self._vllm_args)
         except TypeError as error:
             raise ValueError(f"vllm_args: {error}") from error
-        reader = transformers.AutoProcessor if self._images else transformers.AutoTokenizer
-        self._reader: Any = reader.from_pretrained(place)
-        self._tokenizer = self._reader.tokenizer if self._images else self._reader
-        super().load()
 
-        async def make() -> AsyncLLM:
-            return AsyncLLM.from_engine_args(engine_args)
-
-        self._engine = self.run(make())
-        self._longest = int(self._engine.model_config.max_model_len)
-        self._defaults = dict(self._engine.model_config.get_diff_sampling_param())
-        self._defaults.pop("max_tokens", None)
+    def _not_loaded(self, error: Exception) -> str:
+        reason = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        message = f"vLLM cannot load model '{self._name}': {reason}"
+        if self._images and find_spec("torchvision") is None:
+            message += " Most models that see pictures need a torchvision that fits the installed torch."
+        return message
 
     def warm_up(self) -> None:
         """One short answer."""
@@ -145,15 +166,30 @@ class VllmLanguageModel(AsyncBackend):
         if not self._images:
             take_no_pictures(piece.messages, f"model '{self._name}'")
         answer = Answer(piece, context, self._answer_tokens)
-        prompt = self._fitting(piece, self._longest - min(answer.max_tokens, self._longest // 2))
+        budget = self._longest - min(answer.max_tokens, self._longest // 2)
+        while True:
+            prompt = self._fitting(piece, budget)
+            try:
+                self._write(prompt, piece, answer, state, context)
+            except _refusals():
+                # Only vLLM knows how many tokens a picture takes: it may have found the prompt too long.
+                if answer.started or budget < _LEAST_BUDGET or "multi_modal_data" not in prompt:
+                    raise
+                budget = budget * 2 // 3
+            else:
+                return
+
+    def _write(
+        self, prompt: dict[str, Any], piece: Converse, answer: Answer, state: Call, context: StageContext
+    ) -> None:
         most = min(answer.max_tokens, self._longest - len(prompt["prompt_token_ids"]))
         writer = self._writer(piece, answer)
         parameters = self._parameters(piece, most, writer.schema, writer.skip_special_tokens)
         tokens = 0
         for output in self.pieces(self._outputs(prompt, parameters), state, context):
             written = output.outputs[0]
-            if output.prompt_token_ids:
-                answer.read(len(output.prompt_token_ids), output.num_cached_tokens or 0)
+            if (read := output.prompt_token_ids) and not tokens:
+                answer.read(len(read), output.num_cached_tokens or 0, read.count(self._picture_token))
             tokens += len(written.token_ids)
             going_on = writer.write(written.text, list(written.token_ids))
             if written.finish_reason == "length":
@@ -166,8 +202,8 @@ class VllmLanguageModel(AsyncBackend):
 
     def close(self) -> None:
         """End vLLM's processes."""
-        if self._loop is not None:
-            engine = self._engine
+        engine, self._engine = self._engine, None
+        if engine is not None:
 
             async def shut_down() -> None:
                 engine.shutdown()
@@ -234,6 +270,15 @@ class VllmLanguageModel(AsyncBackend):
         if isinstance(piece.tool_choice, NamedTool):
             return _NamedCall(answer, piece, piece.tool_choice.name)
         return _RequiredCalls(answer, piece)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What vLLM raises for a request that is at fault."""
+    try:
+        from vllm.exceptions import VLLMClientError
+    except ImportError:  # older versions have none of their own
+        return (ValueError,)
+    return (ValueError, VLLMClientError)
 
 
 class _Words:

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duologue.engine.requests import ChatMessage
+from duologue.engine.requests import ChatMessage, ImagePart
 from duologue.engine.text.context import estimated_tokens, fit
 
 
@@ -39,6 +39,25 @@ def test_old_turns_go_in_blocks_so_that_the_prefix_stays():
         if starts[turns - 1] == starts[turns]:
             now, later = fit(conversation(turns), 600), fit(conversation(turns + 1), 600)
             assert later[: len(now) - 1] == now[:-1]
+
+
+def test_a_question_is_not_lost_among_its_pictures():
+    """Of those that are too many the oldest go, and the last one stays even where it is too large by the estimate."""
+    pictures = [ImagePart(data=bytes([n]), media_type="image/png") for n in range(6)]
+    question = ChatMessage.of_parts("user", [*pictures, "Which of these is blue?"])
+    for budget, left in ((2000, 6), (1000, 3), (700, 2), (320, 1), (200, 1)):
+        (kept,) = fit([question], budget)
+        assert kept.images == tuple(pictures[-left:])
+        assert kept.text == "Which of these is blue?"
+        if budget > 320:
+            assert estimated_tokens(kept) <= budget
+    wordy = ChatMessage.of_parts("user", [*pictures, "x" * 6000 + " which?"])
+    (kept,) = fit([wordy], 800)
+    assert kept.images == tuple(pictures[-1:])
+    assert kept.text.endswith("which?")
+    assert estimated_tokens(kept) <= 800
+    turns = [question, ChatMessage(role="assistant", text="The last."), ChatMessage(role="user", text="And now?")]
+    assert fit(turns, 2500) == tuple(turns)
 
 
 def test_messages_that_are_too_long_by_themselves_are_cut():

@@ -15,7 +15,7 @@ need_package("aiortc")
 need_libopus()
 
 from duologue.codecs.opus import OpusDecoder  # noqa: E402
-from duologue.realtime.bench import webrtc_load, webrtc_lossy, webrtc_voice  # noqa: E402
+from duologue.realtime.bench import webrtc_av, webrtc_load, webrtc_lossy, webrtc_voice  # noqa: E402
 from duologue.realtime.bench.webrtc_peer import hum_packets, turn_packets, voice_packets  # noqa: E402
 from duologue.realtime.bench.webrtc_run import WebRtcReport  # noqa: E402
 
@@ -67,6 +67,29 @@ async def test_turns_are_answered_and_interrupted_over_both_transports() -> None
         assert voice.answered.n + voice.silent.n + voice.missed == 3
         assert voice.answered.n >= 1
     assert report.added_p50_ms is not None
+
+
+def test_offsets_and_drift_are_reckoned_from_onsets() -> None:
+    sound = [100 + 2.0 * n for n in range(200)]
+    together = webrtc_av.reckoned(6.0, sound, [at + 0.02 + 0.001 * (n % 7) for n, at in enumerate(sound)])
+    assert together.held
+    assert (together.offset.n, together.outside, together.unpaired) == (200, 0, 0)
+    assert together.offset.min == pytest.approx(20)
+    assert together.drift_ms == pytest.approx(0, abs=1.1)
+    apart = webrtc_av.reckoned(6.0, sound, [at + 0.02 + 0.0001 * n for n, at in enumerate(sound)])
+    assert apart.drift_ms == pytest.approx(15, abs=0.1)
+    assert not apart.held
+    late = webrtc_av.reckoned(6.0, sound[:4], [sound[0] + 0.11, sound[1] - 0.05, sound[2]])
+    assert (late.outside, late.unpaired, late.drift_ms, late.held) == (2, 1, None, False)
+    assert not webrtc_av.reckoned(6.0, [], []).held
+
+
+@pytest.mark.models
+async def test_fc_149_sound_and_picture_are_watched_in_a_real_call() -> None:
+    report = await webrtc_av.run_av(0.1)
+    assert report.offset.n >= 2
+    assert report.offset.p50 is not None
+    assert -45 <= report.offset.p50 <= 100
 
 
 def test_the_command_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -108,7 +109,13 @@ async def spoken(client: RtcClient, engine: ScriptedEngine) -> Converse:
     return stream.request.payload
 
 
-async def test_fc_081_a_turn_shows_the_model_what_the_camera_showed(serve: Any) -> None:
+async def exported(http: Any, name: str) -> float:
+    """A gauge, as ``/metrics`` shows it."""
+    page = (await http.get("/metrics")).text
+    return next(float(line.split()[1]) for line in page.splitlines() if line.startswith(f"{name} "))
+
+
+async def test_fc_081_fc_175_a_turn_shows_the_model_what_the_camera_showed(serve: Any) -> None:
     engine, camera = ScriptedEngine(), Camera()
     async with (
         serve(manager_of(engine, takes_images=True), settings=EdgeSettings(webrtc=QUICK)) as edge,
@@ -118,6 +125,9 @@ async def test_fc_081_a_turn_shows_the_model_what_the_camera_showed(serve: Any) 
         async with calling(http, camera=camera) as client:
             asked = await spoken(client, engine)
             assert [grey_of(picture) for picture in asked.messages[-1].images] == pytest.approx([40], abs=3)
+            # FC-175: a frame is whole when the next one begins, 67 ms later; sound does not wait
+            difference = await exported(http, "duologue_call_av_delay_difference_s")
+            assert 0.02 < difference < 0.3
             camera.grey, camera.width, camera.height = 200, 160, 90
             asked = await spoken(client, engine)
             pictures = [grey_of(picture) for message in asked.messages for picture in message.images]
@@ -150,6 +160,43 @@ async def test_fc_144_video_is_rejected_where_the_model_cannot_see(serve: Any) -
             assert (sections[1].split()[1] == "0") == (not able)
             assert not any(line.split()[1] == "0" for line in (sections[0], sections[2]))
         await client.close()
+
+
+async def test_fc_154_a_call_gets_a_camera_later_and_goes_on_without_a_microphone(serve: Any) -> None:
+    """A second offer joins the call as it is; to the call itself none can be made, and it says so."""
+    engine, camera = ScriptedEngine(), Camera()
+    async with (
+        serve(manager_of(engine, takes_images=True), settings=EdgeSettings(webrtc=QUICK)) as edge,
+        edge.http() as http,
+    ):
+        seeing(edge)
+        clients = [RtcClient(), RtcClient(camera=camera), RtcClient(microphone=False)]
+        heard, seen, silent = clients
+        try:
+            await heard.call(http)
+            await heard.until("session.created")
+            offer = {"content": heard.connection.localDescription.sdp, "headers": {"Content-Type": "application/sdp"}}
+            assert (await http.post(heard.location, **offer)).status_code == 404
+            assert (await http.patch(heard.location, **offer)).status_code == 404
+            assert not (await spoken(heard, engine)).messages[-1].images
+            assert math.isnan(await exported(http, "duologue_call_av_delay_difference_s"))
+            bearer = {"Authorization": f"Bearer {heard.rejoin_token}"}
+            await seen.call(http, f"{heard.location}/rejoin", **bearer)
+            await seen.until("session.created")
+            asked = await spoken(seen, engine)
+            assert next(grey_of(picture) for picture in asked.messages[-1].images) == pytest.approx(40, abs=3)
+            assert len(asked.messages) >= 3, "it is the same conversation"
+            await silent.call(http, f"{heard.location}/rejoin", **bearer)
+            await silent.until("session.created")
+            assert (await http.get("/health")).status_code == 200
+            silent.send(MESSAGE, {"type": "response.create"})
+            (await engine.opened()).give(TextDelta(text="Yes?"), AudioDelta(pcm=tone(400)), DONE)
+            await silent.until("output_audio_buffer.stopped")
+            await settled(lambda: len(silent.loud_at) > 5)
+            assert edge.sessions.open_sessions == 1
+        finally:
+            for client in clients:
+                await client.close()
 
 
 # -- video out ---------------------------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from missing import missing
 
 from duologue.engine.requests import ChatMessage, Converse, Tool
 
@@ -14,6 +16,22 @@ from duologue.engine.requests import ChatMessage, Converse, Tool
 def chatml_tools() -> Path:
     """A chat template that knows tools, for a model whose own does not."""
     return Path(__file__).parent / "chatml_tools.jinja"
+
+
+@pytest.fixture(scope="session")
+def projectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of projectors (``mmproj``) for the packaged model, and two that are none."""
+    if not all(map(importlib.util.find_spec, ("gguf", "PIL"))):
+        missing("gguf or pillow is not installed: pip install 'duologue[omni]'")
+    from tiny_projector import tiny_projector
+
+    folder = tmp_path_factory.mktemp("mmproj")
+    width = 576  # of the packaged model's embeddings
+    tiny_projector(folder / "llava.gguf", width)
+    tiny_projector(folder / "gemma.gguf", width, "gemma3", image_size=128)
+    tiny_projector(folder / "narrow.gguf", width - 64)
+    (folder / "broken.gguf").write_bytes(b"GGUF and then nothing of the kind")
+    return folder
 
 
 @pytest.fixture(scope="session")

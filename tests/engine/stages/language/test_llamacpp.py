@@ -1,5 +1,3 @@
-import importlib.util
-import io
 import json
 import subprocess
 import sys
@@ -9,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from missing import missing
+from pictures import coloured
 
 from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, TextDelta, ToolCallDelta, Usage
@@ -267,23 +265,6 @@ def test_pictures_are_refused_without_a_projector(run_stage) -> None:
 
 # -- pictures: a projector with random weights before the packaged model -----------------------------------------------
 
-WIDTH = 576
-"""Of the packaged model's embeddings."""
-
-
-@pytest.fixture(scope="module")
-def projectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not all(map(importlib.util.find_spec, ("gguf", "PIL"))):
-        missing("gguf or pillow is not installed: pip install 'duologue[omni]'")
-    from tiny_projector import tiny_projector
-
-    folder = tmp_path_factory.mktemp("mmproj")
-    tiny_projector(folder / "llava.gguf", WIDTH)
-    tiny_projector(folder / "gemma.gguf", WIDTH, "gemma3", image_size=128)
-    tiny_projector(folder / "narrow.gguf", WIDTH - 64)
-    (folder / "broken.gguf").write_bytes(b"GGUF and then nothing of the kind")
-    return folder
-
 
 def seeing(projector: Path) -> LlamaCppLanguageModel:
     stage = LlamaCppLanguageModel(max_num_seqs=2, context_tokens=1024, mmproj=str(projector))
@@ -299,13 +280,7 @@ def llava(projectors):
 
 
 def picture(colour: tuple[int, int, int], kind: str = "PNG") -> ImagePart:
-    from PIL import Image
-
-    image = Image.new("RGB", (20, 16), colour)
-    image.paste((0, 0, 0), (0, 0, 6, 6))
-    file = io.BytesIO()
-    image.save(file, kind)
-    return ImagePart(data=file.getvalue(), media_type=f"image/{kind.lower()}")
+    return ImagePart(data=coloured(colour, kind), media_type=f"image/{kind.lower()}")
 
 
 def shown(*parts: str | ImagePart, **fields) -> Converse:

@@ -6,10 +6,12 @@ import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pictures import coloured
 
 from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.requests import ChatMessage, Converse, ImagePart, NamedTool, TextDelta, Tool, ToolCallDelta, Usage
@@ -37,13 +39,15 @@ def usage_of(pieces: list[Any]) -> Usage:
 # -- llama.cpp's server ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def llamacpp_url() -> Iterator[str]:
+@contextmanager
+def llamacpp_server(mmproj: Path | None = None) -> Iterator[str]:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(pull("smollm2-135m-instruct"))
     params.chat_template = CHATML_TOOLS.read_text(encoding="utf-8")
+    if mmproj is not None:
+        params.mmproj.path = str(mmproj)
     params.n_parallel, params.n_ctx = 2, 2048
     params.n_batch = params.n_ubatch = 64
     params.fit_params = False
@@ -56,6 +60,12 @@ def llamacpp_url() -> Iterator[str]:
     server.handle_chat_completions(request, lambda _: False)
     yield f"{server.listening_address}/v1"
     del server
+
+
+@pytest.fixture(scope="module")
+def llamacpp_url() -> Iterator[str]:
+    with llamacpp_server() as url:
+        yield url
 
 
 @pytest.fixture
@@ -108,6 +118,33 @@ def test_a_conversation_too_long_for_a_real_server_is_cut_and_answered(
 ) -> None:
     messages = [SYSTEM, user("word " * 3000), ChatMessage(role="assistant", text="Yes."), user("And now?")]
     assert text_of(run_stage(endpoint, Converse(messages=tuple(messages), max_output_tokens=5)))
+
+
+@pytest.mark.models
+def test_a_real_server_sees_pictures(
+    projectors: Path, run_stage: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a projector of random weights: each picture means something else to it."""
+    monkeypatch.setenv("LLAMA_KEY", KEY)
+    red = ImagePart(data=coloured((250, 20, 30)), media_type="image/png")
+    blue = ImagePart(data=coloured((0, 40, 250), "JPEG"), media_type="image/jpeg")
+    with llamacpp_server(projectors / "llava.gguf") as url:
+        stage = OpenAILanguageModel("smollm2", url, "LLAMA_KEY", images=True, timeout_s=120)
+        stage.load()
+        try:
+            messages = [ChatMessage.of_parts("user", parts) for parts in (("what",), (red, "what"), (blue, "what"))]
+            answers = [
+                run_stage(stage, Converse(messages=(message,), temperature=0.0, max_output_tokens=12))
+                for message in messages
+            ]
+            broken = ChatMessage.of_parts("user", [ImagePart(data=b"no picture", media_type="image/png")])
+            with pytest.raises(EndpointError, match="load image"):
+                run_stage(stage, Converse(messages=(broken,)))
+        finally:
+            stage.close()
+    assert len(set(map(text_of, answers))) == 3
+    plain, *seen = (usage_of(answer).input_tokens for answer in answers)
+    assert seen == [plain + 16] * 2, "one token for each patch"
 
 
 @pytest.mark.models

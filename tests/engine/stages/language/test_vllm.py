@@ -155,6 +155,26 @@ def test_many_sessions_write_side_by_side(stage: VllmLanguageModel, run_stage: R
     assert "Rome" in answers["Italy"]
 
 
+def test_the_benchmark_prints_one_json_object_and_shows_what_the_cache_saves(folder: str, tmp_path: Path) -> None:
+    """In a process of its own, since vLLM and its workers log as they please."""
+    script = tmp_path / "duologue_command.py"  # vLLM starts its workers from the main module
+    script.write_text(
+        "import sys\nfrom duologue.realtime.cli import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    arguments = {"backend": "vllm", "model": folder, "context_tokens": 1024}
+    arguments["vllm_args"] = {"enforce_eager": True, "gpu_memory_utilization": 0.2}
+    deploy = tmp_path / "deploy.yaml"  # JSON is YAML
+    deploy.write_text(json.dumps({"pipeline": "assistant", "stages": [{"stage_id": 1, "engine_args": arguments}]}))
+    command = [sys.executable, str(script), "bench", "language-model", "--deploy-config", str(deploy)]
+    command += ["--turns", "3", "--repeats", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (backend,) = json.loads(done.stdout)["backends"]
+    assert backend["backend"] == "vllm"
+    for turn in backend["turns"][1:]:
+        assert turn["prompt_tokens"] - 64 <= turn["cached_tokens"] < turn["prompt_tokens"]
+
+
 def test_vllms_own_server_is_an_endpoint_like_any_other(
     folder: str, run_stage: Run, asks_for_weather: Callable[[], Converse], tmp_path: Path
 ) -> None:
