@@ -221,7 +221,8 @@ class SessionActor:
         self._meter = SessionMeter()
         self._direct = transport if isinstance(transport, DirectTransport) else None
         self._mailbox = Mailbox(self._run_on)
-        self._running = False
+        self._idle = False
+        """Whether an event may be handled now: not before the start, in the middle of another, nor after a fault."""
         self._reader_waits = False
         self._fault: asyncio.Future[NoReturn] | None = None
         """Fails with what the machine, or carrying out its effects, has raised."""
@@ -326,8 +327,12 @@ class SessionActor:
         if self._media is not None:
             self._media.attach(self)
         self._perform(self._machine.start())
+        self._idle = True
         self._run_on()
-        await fault
+        try:
+            await fault
+        finally:
+            self._idle = False
 
     async def _write(self) -> None:
         while True:
@@ -351,22 +356,23 @@ class SessionActor:
 
     def _run_on(self) -> None:
         """Handle what is in the mailbox and write what comes of it, as far as neither has to wait."""
-        if self._running or self._fault is None or self._fault.done():
+        if not self._idle:
             return
-        self._running = True
-        take, events, machine, clock = self._mailbox.take, self._mailbox.events, self._machine, self._clock
+        self._idle = False
+        mailbox, machine = self._mailbox, self._machine
         try:
             while True:
-                while events and not self._unfed and not self._yielding:
-                    self._perform(machine.handle(take(), clock()))
+                while mailbox.events and not self._unfed and not self._yielding:
+                    self._perform(machine.handle(mailbox.take(), self._clock()))
                 if not (self._outbox.slots and self._write_now()):
                     break
             if machine.deadline != self._timer_at:
                 self._set_timer()
         except Exception as error:  # noqa: BLE001 - ends the session through its task group, not whoever posted
-            self._fault.set_exception(error)
-        finally:
-            self._running = False
+            if self._fault is not None and not self._fault.done():
+                self._fault.set_exception(error)
+            return
+        self._idle = True
         if self._outbox.slots or self._closing is not None:
             self._note_outbox()
         if self._readable and not self._drain_due and self._has_room:

@@ -31,8 +31,9 @@ from duologue.sessions.items import (
 )
 
 ROOT = "root"
-MAX_AUDIO_PER_ITEM_S = 120
-"""Longest audio that ``retrieve`` returns: beyond it the frame would pass the 8 MiB that stock clients accept."""
+MAX_AUDIO_PER_ITEM = 120 * OUTPUT_SAMPLE_RATE * 2
+"""Bytes of the longest audio that ``retrieve`` returns: beyond it the frame would pass the 8 MiB that stock clients
+accept."""
 
 
 @dataclass(slots=True)
@@ -207,9 +208,10 @@ class Conversation:
         recording = entry.recording
         if recording is None:
             recording = entry.recording = Recording()
-        room = int(MAX_AUDIO_PER_ITEM_S * recording.sample_rate) * 2 - len(recording.pcm)
-        recording.pcm += pcm if len(pcm) <= room else pcm[: max(0, room)]
-        self._audio_bound_s += len(pcm) / 2 / recording.sample_rate
+        recording.pcm += pcm
+        if len(recording.pcm) > MAX_AUDIO_PER_ITEM:
+            del recording.pcm[MAX_AUDIO_PER_ITEM:]
+        self._audio_bound_s += len(pcm) / 2 / OUTPUT_SAMPLE_RATE
         if self._audio_bound_s > self._limits.kept_audio_s:
             self._drop_old_audio()
 

@@ -385,6 +385,11 @@ class Listening:
             self._paused = isinstance(signal, Paused)
         match signal:
             case Started(start=start):
+                try:
+                    self._core.check_room()
+                except ProtocolError as error:  # of a turn without a beginning nothing else is said
+                    self._core.emit_error(error)
+                    return
                 self._turn = UserTurn(self._core.context.ids("item"), max(start, self._timeline.start))
                 # Prefix padding may reach back into what an idle timeout has told of; positions never decrease (O9).
                 milliseconds = max(self._timeline.wire_ms(self._turn.start), self._silent_until_ms)
@@ -405,14 +410,9 @@ class Listening:
                 self._watch_at = math.inf
                 milliseconds = self._timeline.wire_ms(end)
                 self._core.emit(events.SpeechStopped, audio_end_ms=milliseconds, item_id=turn.item_id)
+                entry = self._make_item(turn.item_id, turn.start, end)
                 self._settled = end
-                try:
-                    self._core.check_room()
-                except ProtocolError as error:
-                    self._core.emit_error(error)
-                    self._listener.turn_dropped()
-                else:
-                    self._listener.turn_committed(self._make_item(turn.item_id, turn.start, end), now)
+                self._listener.turn_committed(entry, now)
 
     def _since_onset_s(self, start: int, position: int) -> float:
         """How much has come since the first of the voice that was found at ``position``, in a turn from ``start``."""

@@ -100,10 +100,7 @@ class ConversationMachine:
     def deadline(self) -> float:
         """When a :class:`Tick` is due at the latest."""
         listening, responses = self._listening, self._answering.responses
-        deadline = listening.deadline
-        for other in (self._lifetime.deadline, self._waiting_until, responses.due):
-            if other < deadline:
-                deadline = other
+        deadline = min(self._lifetime.deadline, self._waiting_until, responses.due, listening.deadline)
         return deadline if responses.idle_since is None else min(deadline, self._idle_at)
 
     @property
@@ -122,7 +119,8 @@ class ConversationMachine:
             begins_at = self._core.ledger.sent(event.item_id, event.samples, now)
             if self._core.echo is not None:
                 self._core.echo.sent(event.item_id, event.samples, begins_at)
-            responses.flow(now)
+            if responses.pacer.held:
+                responses.flow(now)
         elif not self._closed:
             if type(event) in FROM_CLIENT:
                 self._lifetime.heard(now)
@@ -132,7 +130,8 @@ class ConversationMachine:
                 self._core.emit_error(error, getattr(event, "event_id", None))
             while self._core.postponed and not self._closed:
                 self._dispatch(self._core.postponed.pop(0), now)
-            responses.flow(now)
+            if responses.pacer.held:
+                responses.flow(now)
             if responses.remote.answer_owed:
                 self._answer_decisions(now)
             if self._waiting is not None and not self._closed:

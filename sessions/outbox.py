@@ -7,7 +7,8 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,9 +26,6 @@ DELTAS = (
     TranslatedTextDelta,
 )
 
-_Key = tuple[type[events.ServerEvent], str | int]
-"""Kind and item (an item that a response makes has one part), or kind and time in a translation."""
-
 
 @dataclass(slots=True)
 class Outgoing:
@@ -35,13 +33,18 @@ class Outgoing:
 
     event: events.ServerEvent
     samples: int = 0
-    pieces: list[bytes] | list[str] = field(default_factory=list)
-    """The deltas that it stands for; the event carries the first, unless it is :meth:`joined`."""
+    pieces: list[Any] | None = None
+    """The deltas that it stands for, once there is more than the event's own, unless it is :meth:`joined`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its sound."""
+        return sum(map(len, self.pieces)) if self.pieces else len(self.event.delta)  # type: ignore[attr-defined]
 
     def joined(self) -> Outgoing:
-        if len(self.pieces) < 2:
+        if self.pieces is None:
             return self
-        joined = self.pieces[0][:0].join(self.pieces)  # type: ignore[arg-type]
+        joined = self.pieces[0][:0].join(self.pieces)
         return Outgoing(replace(self.event, delta=joined), self.samples)
 
 
@@ -51,7 +54,6 @@ class Outbox:
     def __init__(self) -> None:
         self.slots: list[Outgoing] = []
         """What waits, in order; for others to see whether there is anything."""
-        self._open: dict[_Key, Outgoing] = {}
         self.audio_bytes = 0
         """Bytes of queued sound."""
 
@@ -59,29 +61,33 @@ class Outbox:
         return len(self.slots)
 
     def push(self, event: events.ServerEvent, samples: int = 0) -> None:
-        kind = type(event)
-        if not isinstance(event, DELTAS):
-            # An event that is no delta is a barrier: what comes after it stays after it.
-            self._open.clear()
+        if type(event) in SOUNDS:
+            self.audio_bytes += len(event.delta)  # type: ignore[attr-defined]
+        slot = self._open_for(event) if self.slots else None
+        if slot is None:
             self.slots.append(Outgoing(event, samples))
             return
-        if kind in SOUNDS:
-            self.audio_bytes += len(event.delta)
-        key = (kind, getattr(event, "elapsed_ms" if kind in TIMED else "item_id"))
-        slot = self._open.get(key)
-        if slot is None:
-            slot = self._open[key] = Outgoing(event, 0)
-            self.slots.append(slot)
+        slot.pieces = slot.pieces or [slot.event.delta]  # type: ignore[attr-defined]
+        slot.pieces.append(event.delta)  # type: ignore[attr-defined]
         slot.samples += samples
-        slot.pieces.append(event.delta)  # type: ignore[arg-type]
+
+    def _open_for(self, event: events.ServerEvent) -> Outgoing | None:
+        """The delta that waits for an event to join it. What is no delta is a barrier: what comes after stays after."""
+        kind = type(event)
+        if kind in DELTAS:
+            for slot in reversed(self.slots):
+                if type(slot.event) not in DELTAS:
+                    break
+                if type(slot.event) is kind and _part(slot.event) == _part(event):
+                    return slot
+        return None
 
     def drop_audio(self, response_id: str) -> None:
         """Forget queued sound of a response; its words and everything else stay."""
-        self._open.clear()
         kept = []
         for slot in self.slots:
             if isinstance(slot.event, events.OutputAudioDelta) and slot.event.response_id == response_id:
-                self.audio_bytes -= sum(map(len, slot.pieces))
+                self.audio_bytes -= slot.size
             else:
                 kept.append(slot)
         self.slots = kept
@@ -103,8 +109,12 @@ class Outbox:
 
     def drop(self, count: int) -> None:
         """Remove the first ``count`` events."""
-        self._open.clear()
         for slot in self.slots[:count]:
             if type(slot.event) in SOUNDS:
-                self.audio_bytes -= sum(map(len, slot.pieces))
+                self.audio_bytes -= slot.size
         del self.slots[:count]
+
+
+def _part(event: events.ServerEvent) -> Any:
+    """What of one kind belongs together: an item (what a response makes has one part), or a time in a translation."""
+    return getattr(event, "elapsed_ms" if type(event) in TIMED else "item_id")

@@ -21,7 +21,7 @@ from duologue.engine.requests import (
     ToolChoice,
 )
 from duologue.sessions import server_events as events
-from duologue.sessions.config import ResponseOverrides, lead_s
+from duologue.sessions.config import AnySession, ResponseOverrides, lead_s
 from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
@@ -60,7 +60,11 @@ class Responses:
         self._beside: dict[str, ResponseLifecycle] = {}
         self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
-        self._pacer = Pacer(core.ledger)
+        self.pacer = Pacer(core.ledger)
+        """What is held back of the active one; :meth:`flow` is for when there is something."""
+        self._led: AnySession | None = None
+        """The settings that :attr:`_lead` is of."""
+        self._lead: float | None = None
         self.due = math.inf
         """When more of what is held back may go out."""
         self.remote = RemoteTools(core)
@@ -241,8 +245,8 @@ class Responses:
             message = response.message or self._message(response)[0]
             self._core.ledger.generated(message.id, len(sound.pcm) // 2)
         paces = sound is not None and self._lead_s is not None
-        if response is self.active and (paces or self._pacer.paused or self._pacer.held):
-            self._pacer.put(output)
+        if response is self.active and (paces or self.pacer.paused or self.pacer.held):
+            self.pacer.put(output)
             self.flow(now)
         else:
             self._take(response, output, now)
@@ -289,52 +293,52 @@ class Responses:
     @property
     def _lead_s(self) -> float | None:
         """Seconds of sound that may be ahead of what is heard; None: any number."""
-        return lead_s(self._core.session)
+        session = self._core.session
+        if session is not self._led:
+            self._led, self._lead = session, lead_s(session)
+        return self._lead
 
     @property
     def held_bytes(self) -> int:
         """Sound that was made and is held back."""
-        return self._pacer.held_bytes
+        return self.pacer.held_bytes
 
     @property
     def paused(self) -> bool:
-        return self._pacer.paused
+        return self.pacer.paused
 
     def flow(self, now: float) -> None:
         """Let out what is due of what is held back."""
-        if not self._pacer.held:
-            self.due = math.inf
-            return
         response = self.active
         while response is not None and response.message is not None and self.active is response:
-            output = self._pacer.next(response.message.id, self._lead_s or math.inf, now)
+            output = self.pacer.next(response.message.id, self._lead_s or math.inf, now)
             if output is None:
                 break
             self._take(response, output, now)
         self.due = math.inf
         if self.active is not None and self.active.message is not None:
-            self.due = self._pacer.due(self.active.message.id, self._lead_s or math.inf, now)
+            self.due = self.pacer.due(self.active.message.id, self._lead_s or math.inf, now)
 
     def left_s(self, now: float) -> float:
         """Seconds of the answer's sound that are still to be heard; infinite while it is being made. 0: it does not
         sound, or not yet."""
         left = self._core.ledger.left_s(now)
         response = self.active
-        if left and response is not None and not self._pacer.holds_end:
+        if left and response is not None and not self.pacer.holds_end:
             return math.inf
         return left
 
     def pause(self, now: float) -> None:
         """Hold the answer where it is, to go on from there or to be interrupted."""
-        if self.active is None or self.active.message is None or self._pacer.paused:
+        if self.active is None or self.active.message is None or self.pacer.paused:
             return
-        if (piece := self._pacer.pause()) is not None:
+        if (piece := self.pacer.pause()) is not None:
             self._take(self.active, piece, now)
         self.flow(now)
 
     def resume(self, now: float) -> None:
         """Go on with an answer that was held, at its next sample."""
-        self._pacer.resume()
+        self.pacer.resume()
         self.flow(now)
 
     def _message(self, response: ResponseLifecycle) -> tuple[MessageOutput, Entry | None]:
@@ -498,7 +502,7 @@ class Responses:
             del self._beside[response.id]
             return
         self.active = None
-        self._pacer.clear()
+        self.pacer.clear()
         self.due = math.inf
         for output in response.outputs:
             self._settle(output)

@@ -128,9 +128,9 @@ def test_what_is_spoken_counts_towards_the_limit_of_items() -> None:
     assert not driver.pending(Converse)
     driver.say(speech(640), silence(640))
     assert len(driver.all(events.ErrorEvent)) == 2
-    assert len(driver.all(events.SpeechStopped)) == 3
+    assert len(driver.all(events.SpeechStarted)) == len(driver.all(events.SpeechStopped)) == 2, "nor does a turn begin"
     assert len(driver.all(events.InputAudioCommitted)) == len(driver.machine.conversation) - 1 == 2
-    assert not driver.pending(Transcribe), "a turn that becomes no item is dropped"
+    assert not driver.pending(Transcribe)
     for entry in tuple(driver.machine.conversation):
         driver.do(client.ItemDelete(item_id=entry.id))
     driver.spoken_turn()
