@@ -33,7 +33,7 @@ who have finished, for they seldom sound otherwise, and spares those who think i
 CERTAIN = 4.0
 """Greatest log-odds of one answer: what a model says beyond 98 % does not count for more."""
 
-WAIT_MS: dict[Eagerness, float] = {"low": 1000, "medium": 700, "auto": 700, "high": 450}
+WAIT_MS: dict[Eagerness, float] = {"low": 1200, "medium": 800, "auto": 800, "high": 450}
 """Silence that ends a turn which sounds as finished as not."""
 
 LONGEST_WAIT_MS: dict[Eagerness, int] = {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}

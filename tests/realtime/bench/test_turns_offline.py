@@ -219,5 +219,5 @@ def test_a_run_measures_every_setting_and_counts_its_steps(
     assert slow.end_delay_p50_ms is not None
     assert slow.end_delay_p50_ms - fast.end_delay_p50_ms == pytest.approx(800, abs=40)
     assert model.end_delay_p50_ms is not None
-    assert model.end_delay_p50_ms < by_name["server_vad 400 ms"].end_delay_p50_ms  # type: ignore[operator]
+    assert model.end_delay_p50_ms < by_name["server_vad 500 ms"].end_delay_p50_ms  # type: ignore[operator]
     assert [noise.false_starts for noise in report.noises] == [0]
