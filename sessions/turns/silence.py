@@ -1,9 +1,9 @@
 """Turn detection by voice activity and silence: ``server_vad``, and ``semantic_vad`` where there is no model for it.
 
 A frame is *speech* at or above the threshold, *silence* below threshold - 0.15, and in between it prolongs whatever
-was before. Speech for :data:`MIN_SPEECH_MS` starts a turn; silence for :func:`pause_ms` is a pause; silence for the
-session's window ends the turn; a turn that reaches its greatest length is ended and the next one started at the same
-tick, so that no sample is lost or doubled.
+was before. Speech for :data:`MIN_SPEECH_MS` (:data:`DOUBTFUL_SPEECH_MS` where it might be noise) starts a turn; silence
+for :func:`pause_ms` is a pause; silence for the session's window ends the turn; a turn that reaches its greatest length
+is ended and the next one started at the same tick, so that no sample is lost or doubled.
 
 The model holds the fading end of a word for speech. Once it says silence, that is counted from the last sound that was
 heard, up to :data:`HANGOVER_MS` before the model's last frame of speech. And where the window is short, a pause begins
@@ -22,6 +22,10 @@ from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stop
 HYSTERESIS = 0.15
 MIN_SPEECH_MS = 64
 """A click is not speech, "no" is."""
+DOUBTFUL_SPEECH_MS = 192
+"""Where the model is not sure: a noise that sets in after a silence passes for a voice for a moment."""
+SURE = 0.7
+"""How far above the threshold, of what there is, it is sure: 0.85 for a threshold of 0.5. Of a voice it soon is."""
 
 PAUSE_MS = 128
 """Silence after which an answer may be prepared in secret. Shorter pauses lie between most words."""
@@ -98,7 +102,7 @@ class SilencePolicy:
     def configure(self, settings: SilenceSettings) -> None:
         """Go on with other settings; a turn in progress stays in progress."""
         self._settings = settings
-        self._min_speech = MIN_SPEECH_MS * TICKS_PER_MS
+        self._sure = settings.threshold + SURE * (1 - settings.threshold)
         self._prefix = settings.prefix_padding_ms * TICKS_PER_MS
         self._silence = settings.silence_duration_ms * TICKS_PER_MS
         pause = pause_ms(settings.silence_duration_ms)
@@ -124,7 +128,7 @@ class SilencePolicy:
 
     @property
     def lookback(self) -> int:
-        return self._prefix + self._min_speech + VAD_FRAME_TICKS
+        return self._prefix + DOUBTFUL_SPEECH_MS * TICKS_PER_MS + VAD_FRAME_TICKS
 
     def judged(self, probability: float | None) -> list[TurnSignal]:
         return []  # it asks nobody
@@ -140,7 +144,7 @@ class SilencePolicy:
             return []
         if self._onset is None:
             self._onset = start
-        if end - self._onset < self._min_speech:
+        if end - self._onset < (MIN_SPEECH_MS if probability >= self._sure else DOUBTFUL_SPEECH_MS) * TICKS_PER_MS:
             return []
         start = max(self._onset - self._prefix, self._floor)
         self._onset, self._voiced_end, self._speech_end = None, end, end

@@ -460,3 +460,20 @@ def test_no_pause_begins_in_a_stop_or_where_there_is_time(window_ms: int, probab
     policy = SilencePolicy(SilenceSettings(silence_duration_ms=window_ms))
     signals = signals_of(policy, [(0.99, 0)] * 8 + [(probability, 32 * n) for n in range(1, 5)])
     assert [type(signal) for _, signal in signals] == [Started]
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "started_at"),
+    [
+        ([0.99, 0.99], 1),
+        ([0.6, 0.86], 1),
+        ([0.63, 0.37, 0.23, 0.22], None),  # pink noise that sets in, as the model hears it
+        ([0.7, 0.8, 0.64, 0.47, 0.43, 0.33], None),
+        ([0.6, 0.7, 0.6, 0.6, 0.6, 0.6], 5),
+    ],
+)
+def test_what_might_be_noise_has_to_last_longer(probabilities: list[float], started_at: int | None) -> None:
+    signals = signals_of(SilencePolicy(SilenceSettings()), [(0.01, 320)] * 20 + [(p, 0) for p in probabilities])
+    assert [(index, signal) for index, signal in signals] == (
+        [] if started_at is None else [(20 + started_at, Started(20 * VAD_FRAME_TICKS - 300 * TICKS_PER_MS))]
+    )
