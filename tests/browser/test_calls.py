@@ -75,6 +75,7 @@ async def test_fc_154_a_camera_that_comes_later_is_seen_or_refused_in_words(
         await demo.mute(True)
         await demo.say("Good evening")  # the call is whole
         assert await demo.said("bot") == "You said: Good evening"
+        await demo.until_event("output_audio_buffer.stopped", 1)
         # and it stays so while the microphone is gone altogether
         await demo.page.evaluate("() => demo.session.link.useMicrophone(null)")
         await demo.say("Good night")
