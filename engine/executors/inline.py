@@ -7,7 +7,8 @@ No lane is ever worked on by two workers.
 At most ``slots`` lanes compute, or the stage's own ``concurrency`` if that is less; to begin and to release a request
 takes no slot. A lane that waits for credit inside ``emit``, or that gives way to a more urgent one, gives its slot away
 (another thread is started to use it) and is given one again before it goes on. There are thus at most ``slots`` plus
-the number of open requests threads.
+the number of open requests threads. An answer that is far ahead of its listener takes no slot while one that is not
+computes.
 
 All shared state is guarded by one lock, held for a few instructions at a time. Nothing polls.
 """
@@ -36,7 +37,7 @@ from duologue.engine.executors.base import (
 )
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.threads import run_in_thread
-from duologue.engine.executors.urgency import Urgency
+from duologue.engine.executors.urgency import RESTED_S, RESTS_S, Urgency
 from duologue.engine.requests import EngineRequest
 from duologue.engine.stage import Stage, Taker
 
@@ -161,11 +162,15 @@ class InlineReplica:
         return len(self._lanes), len(self.ready) + len(self._handed_out)
 
     def outranked(self, lane: Lane) -> bool:
-        """Whether a more urgent lane waits for the slot of one that computes, and not for that of a less urgent one."""
-        if not (self.ready or self._resuming):
+        """Whether a more urgent lane waits for the slot of one that computes, and not for that of a less urgent one; or
+        whether the lane is so far ahead that it rests while others compute."""
+        if len(self._lanes) == 1:
             return False
         now = time.monotonic()
         with self.lock:
+            self._hand_out()  # one that has rested may have to go on by now
+            if lane.urgency.left_s(now) > RESTS_S and self._somebody_needs_it(now):
+                return True
             if self._computing < self._at_once:
                 return False
             rank = lane.urgency.rank(now)
@@ -229,7 +234,7 @@ class InlineReplica:
         for lane in [lane for lane in self.ready if not lane.computes]:
             self._give_to_worker(lane)
         now = time.monotonic()
-        while self._computing < self._at_once and (waiting := self._waiting()):
+        while self._computing < self._at_once and (waiting := self._not_resting(now)):
             lane = min(waiting, key=lambda lane: lane.urgency.rank(now))
             self._computing += 1
             lane.has_slot = True
@@ -238,6 +243,18 @@ class InlineReplica:
                 lane.changed.notify()
             else:
                 self._give_to_worker(lane)
+
+    def _not_resting(self, now: float) -> list[Lane]:
+        waiting = self._waiting()
+        if not self._somebody_needs_it(now):
+            return waiting
+        return [lane for lane in waiting if lane.urgency.left_s(now) <= RESTED_S]
+
+    def _somebody_needs_it(self, now: float) -> bool:
+        """Whether a lane computes whose listener waits, or soon will."""
+        return any(
+            lane.has_slot and not lane.dead and lane.urgency.left_s(now) <= RESTED_S for lane in self._lanes.values()
+        )
 
     def _give_to_worker(self, lane: Lane) -> None:
         self.ready.remove(lane)

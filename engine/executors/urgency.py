@@ -14,6 +14,11 @@ RUNNING_DRY_S: Final = 1.5
 """An answer with less left to be heard goes before everything else: about the time that a sentence takes to be written
 and spoken on a busy machine of two cores."""
 STARVING_S: Final = 2.0
+RESTS_S: Final = 4.0
+"""An answer with so much left to be heard rests while another one needs the processor, even where there is a place for
+both: side by side each is slower, and what is far ahead is often never heard."""
+RESTED_S: Final = 2.5
+"""With less left it needs the processor again."""
 
 
 class Urgency:
@@ -34,6 +39,10 @@ class Urgency:
     def had_a_turn(self, now: float) -> None:
         """A piece has been worked on: requests that say nothing of their sound take turns."""
         self._due = max(self._due, now)
+
+    def left_s(self, now: float) -> float:
+        """What is left to be heard of what was made; 0: somebody waits."""
+        return 0.0 if self._dry_at is None else max(0.0, self._dry_at - now)
 
     def rank(self, now: float) -> tuple[bool, float]:
         """The smaller, the more urgent."""

@@ -139,6 +139,46 @@ async def test_only_the_least_urgent_of_those_that_compute_gives_way(kit: Any, r
     gates["later"].open()
 
 
+@pytest.mark.parametrize("runs_short", [False, True])
+async def test_an_answer_far_ahead_rests_while_another_computes(
+    kit: Any, replica_of: Any, monkeypatch: pytest.MonkeyPatch, runs_short: bool
+) -> None:
+    """There is a place for both. It goes on once nobody needs the processor, or once it needs it itself."""
+    order: list[str] = []
+    begun, go_on = kit.Signal(), kit.Gate()
+    rests = threading.Event()
+
+    def process(piece: Any, context: Any) -> None:
+        if context.request.request_id == "ahead":
+            context.made(30.0)
+            begun.set()
+            go_on.wait()
+            while not context.outranked:
+                time.sleep(0.001)
+            rests.set()
+            assert context.give_way()
+            order.append("ahead")
+        else:
+            order.append("now")
+            assert rests.wait(20)
+            assert not context.outranked
+            if runs_short:
+                monkeypatch.setattr(inline, "RESTED_S", 60.0)
+                while "ahead" not in order:
+                    assert not context.outranked
+            order.append("now")
+
+    replica = await replica_of(kit.Scripted(process), 4)
+    replica.open(request("ahead"))
+    replica.push("ahead", 0)
+    await begun.wait()
+    replica.open(request("now"))
+    replica.push("now", 0)
+    go_on.open()
+    await reports_until(Consumed, replica, 2)
+    assert order == (["now", "ahead", "now"] if runs_short else ["now", "now", "ahead"])
+
+
 async def test_the_end_comes_with_the_last_piece_and_not_after_everybody_elses(kit: Any, replica_of: Any) -> None:
     gate, inside = kit.Gate(), kit.Signal()
 
