@@ -14,10 +14,10 @@ RUNNING_DRY_S: Final = 1.5
 """An answer with less left to be heard goes before everything else: about the time that a sentence takes to be written
 and spoken on a busy machine of two cores."""
 STARVING_S: Final = 2.0
-RESTS_S: Final = 4.0
+RESTS_S: Final = 3.0
 """An answer with so much left to be heard rests while another one needs the processor, even where there is a place for
 both: side by side each is slower, and what is far ahead is often never heard."""
-RESTED_S: Final = 2.5
+RESTED_S: Final = 1.8
 """With less left it needs the processor again."""
 
 
