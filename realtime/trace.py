@@ -98,14 +98,18 @@ async def run_one(text: str, deploy_config: Path | None = None, text_only: bool 
 
 
 @contextmanager
-def next_trace() -> Iterator[asyncio.Future[RequestTrace]]:
-    """The next trace that is logged; it goes nowhere else."""
+def next_trace(request_id: str | None = None) -> Iterator[asyncio.Future[RequestTrace]]:
+    """The next trace that is logged, or that of one request; what is logged goes nowhere else.
+
+    A request that has just given its last delta may be traced a moment later: where others come before, name yours.
+    """
     found: asyncio.Future[RequestTrace] = asyncio.get_running_loop().create_future()
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if not found.done():
-                found.set_result(msgspec.convert(record.trace, RequestTrace))  # type: ignore[attr-defined]
+            trace = msgspec.convert(record.trace, RequestTrace)  # type: ignore[attr-defined]
+            if not found.done() and request_id in (None, trace.request_id):
+                found.set_result(trace)
 
     handler, level, passed_on = Keep(), trace_logger.level, trace_logger.propagate
     trace_logger.addHandler(handler)

@@ -102,7 +102,7 @@ async def _answer(engine: Engine, name: str) -> tuple[float | None, float, float
 
 
 async def _aborted_answer(engine: Engine, name: str) -> dict[str, float]:
-    with next_trace() as trace:
+    with next_trace(name) as trace:
         stream = engine.open(_request(name, _story()))
         async for delta in stream:
             if isinstance(delta, AudioDelta):
@@ -111,7 +111,7 @@ async def _aborted_answer(engine: Engine, name: str) -> dict[str, float]:
 
 
 async def _aborted_transcription(engine: Engine, name: str, heard: Transcribe, after_s: float) -> dict[str, float]:
-    with next_trace() as trace:
+    with next_trace(name) as trace:
         stream = engine.open(_request(name, heard))
         await asyncio.sleep(after_s)  # half of what it takes
         return await _stopped(stream, trace)

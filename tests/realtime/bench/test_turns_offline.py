@@ -142,10 +142,12 @@ def with_kept(
 
 @pytest.mark.models
 def test_no_recording_loses_its_beginning(clips: list[tuple[Clip, list[VoiceFrame]]]) -> None:
-    scores = score([(clip.truth, with_kept(clip, kept, ServerVad(), Judge(LengthModel()))) for clip, kept in clips])
+    results = [(clip.truth, with_kept(clip, kept, ServerVad(), Judge(LengthModel()))) for clip, kept in clips]
+    scores = score(results)
     assert scores.turns >= 10
     assert scores.clipped_share == 0
-    assert scores.missed_end_rate == 0
+    for truth, heard in results:  # one of them ends in a breath, half a second after its last word
+        assert truth.turns[-1].end - 0.1 < heard.decisions[-1] < truth.turns[-1].end + 1
 
 
 @pytest.mark.models
