@@ -205,6 +205,7 @@ async def test_the_inspector_finds_opens_and_saves_events(scripted: ScriptedServ
         await demo.page.select_option("#events-from", "client")
         await expect(rows).to_have_count(1)
         await rows.locator("summary").click()
+        await expect(rows.locator("pre")).not_to_be_empty()
         shown = json.loads(await rows.locator("pre").inner_text())
         assert shown["item"]["content"][0]["text"] == "Good evening"
         async with demo.page.expect_download() as download:
