@@ -7,7 +7,7 @@ import hmac
 import logging
 import math
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,6 +20,7 @@ from duologue.realtime.sideband import SharedTransport
 from duologue.realtime.webrtc.call import CallTransport
 from duologue.realtime.webrtc.call_media import MediaHost, Video
 from duologue.realtime.webrtc.local_media import LocalHost
+from duologue.realtime.webrtc.media_workers import MediaWorker, MediaWorkers
 from duologue.realtime.webrtc.offer import parsed
 from duologue.realtime.websocket import edge_event_id
 from duologue.sessions.actor import SessionHandle
@@ -62,8 +63,19 @@ class CallDesk:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._host: MediaHost = LocalHost(gateway.settings.webrtc)
+        self._workers: MediaWorkers | None = None
         self._calls: dict[str, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start_workers(self, count: int) -> None:
+        """Place calls with so many media workers from now on. Raises ``WorkerError`` or ``OSError``."""
+        self._host = self._workers = MediaWorkers(self._gateway.settings.webrtc, count)
+        await self._workers.start()
+
+    @property
+    def workers(self) -> Sequence[MediaWorker]:
+        """The media workers, if there are any."""
+        return () if self._workers is None else self._workers.workers
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -137,6 +149,7 @@ class CallDesk:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._host.close()
 
     def _greeting(self, call_id: str) -> SessionCreated:
         return SessionCreated(event_id=edge_event_id(), session=shown(self._calls[call_id].handle.session))

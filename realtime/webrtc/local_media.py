@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from aiortc import RTCDataChannel
 from aiortc.exceptions import InvalidStateError
@@ -156,9 +157,19 @@ class DataChannel:
         return self.open and self._channel.bufferedAmount < HIGH_WATER
 
     @property
+    def waiting_bytes(self) -> int:
+        """What was given to it and has not left."""
+        return self._channel.bufferedAmount
+
+    @property
     def max_message_bytes(self) -> int:
         limit: int = self._channel.transport._remote_max_message_size
         return limit
+
+    def watch(self, on_low: Callable[[], None], on_closed: Callable[[], None]) -> None:
+        """Call ``on_low`` when what waits has become less than ``LOW_WATER``, and ``on_closed`` once, at the end."""
+        self._channel.on("bufferedamountlow", on_low)
+        self._channel.on("close", on_closed)
 
     def send(self, message: str) -> None:
         try:
