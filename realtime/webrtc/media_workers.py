@@ -27,6 +27,7 @@ from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
+PROGRAM = "duologue.realtime.webrtc.media_worker"
 START_S: Final = 60.0
 """Longest time for a worker to be ready."""
 CLOSE_S: Final = HANG_UP_S + 1.0
@@ -74,9 +75,7 @@ class MediaWorker:
         self._ready = asyncio.get_running_loop().create_future()
         link: Link[Up] = Link(up_decoder, self._on_messages, self._on_lost)
         name = f"media-{self.index}"
-        self._process = await WorkerProcess.start(
-            "duologue.realtime.webrtc.media_worker", [str(self.index)], link, {}, name
-        )
+        self._process = await WorkerProcess.start(PROGRAM, [str(self.index)], link, {}, name)
         self._link = link
         link.post(Launch(self._settings, logging.getLogger().getEffectiveLevel()))
         try:

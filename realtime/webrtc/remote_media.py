@@ -103,7 +103,7 @@ class RemoteMedia:
             case wire.Read(channel=number, total=total):
                 if (channel := self._numbered(number)) is not None:
                     channel.was_read(total)
-            case wire.Opened(channel=number, max_saidbytes=limit):
+            case wire.Opened(channel=number, max_message_bytes=limit):
                 self._lose_channel()
                 self._channel = RemoteChannel(self.number, number, limit, self._tell)
                 with suppress(ConnectionError):
@@ -175,9 +175,9 @@ def _just_ended() -> ProtocolError:
 class RemoteChannel:
     """Implements :class:`~duologue.realtime.webrtc.call_media.MediaChannel`."""
 
-    def __init__(self, call: int, number: int, max_saidbytes: int, tell: Post) -> None:
+    def __init__(self, call: int, number: int, max_message_bytes: int, tell: Post) -> None:
         self.number = number
-        self.max_saidbytes = max_saidbytes
+        self.max_message_bytes = max_message_bytes
         self.open = True
         self._call = call
         self._tell = tell
