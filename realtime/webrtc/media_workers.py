@@ -161,10 +161,11 @@ class MediaWorkers:
         self.workers = [MediaWorker(index, settings) for index in range(count)]
 
     async def start(self) -> None:
-        """Start all of them. Raises :class:`WorkerError` or ``OSError``; to be closed then too."""
+        """Start all of them. Raises :class:`WorkerError` or ``OSError``; then none is left."""
         outcomes = await asyncio.gather(*(worker.start() for worker in self.workers), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
+                await self.close()
                 raise outcome
 
     def open(self, listener: CallListener, video: Video) -> RemoteMedia:
