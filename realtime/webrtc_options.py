@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MOST_MEDIA_WORKERS: Final = 64
 CORES_PER_WORKER: Final = 4
-MOST_BY_THEMSELVES: Final = 3
+MOST_OF_AUTO: Final = 2
+"""A worker and the gateway are about equally busy with the same calls: to two of them the gateway cannot give more."""
 
 AdvertiseAddress = Annotated[
     str | None,
@@ -104,7 +105,7 @@ def media_worker_count(settings: WebRtcDeploy, cores: int | None = None) -> int:
         return settings.media_workers
     from duologue.engine.cores import usable_cores
 
-    return min((cores or usable_cores()) // CORES_PER_WORKER, MOST_BY_THEMSELVES)
+    return min((cores or usable_cores()) // CORES_PER_WORKER, MOST_OF_AUTO)
 
 
 def _server(text: str) -> IceServer:
