@@ -35,6 +35,8 @@ LEVEL_METER: Final = "level_meter"
 EXTENSIONS = (LEVEL_METER,)
 """What a client may ask for with ``?extensions=``: a video track that shows how loud the server speaks."""
 
+_HANG_UP_S: Final = 1.0
+
 
 @dataclass
 class Call:
@@ -148,8 +150,10 @@ class CallDesk:
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_HANG_UP_S)
+        await self._host.close()  # with it end the calls of a worker that hangs
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._host.close()
 
     def _greeting(self, call_id: str) -> SessionCreated:
         return SessionCreated(event_id=edge_event_id(), session=shown(self._calls[call_id].handle.session))

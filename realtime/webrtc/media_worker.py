@@ -220,7 +220,7 @@ class Worker:
                     self._calls[number] = WorkerCall(number, self, self._settings, video)
                 case OfCall(call=number):
                     if (call := self._calls.get(number)) is not None:
-                        call.take(message)
+                        self._tell(call, message)
                 case wire.Launch(settings=settings, log_level=log_level):
                     self._settings = settings
                     log_to(self.link, log_level)
@@ -230,6 +230,13 @@ class Worker:
                 case Close():
                     self.clean = True
                     self.over.set()
+
+    def _tell(self, call: WorkerCall, message: OfCall) -> None:
+        try:
+            call.take(message)
+        except Exception:  # the other calls are not to suffer by it
+            logger.exception("a call failed")
+            self.spawn(call.close())
 
 
 async def _run(fd: int) -> bool:

@@ -109,9 +109,7 @@ class MediaWorker:
             match message:
                 case OfCall(call=number):
                     if (call := self._calls.get(number)) is not None:
-                        call.take(message)
-                        if call.over:
-                            del self._calls[number]
+                        self._tell(call, message)
                 case Ready():
                     if self._ready is not None and not self._ready.done():
                         self._ready.set_result(None)
@@ -119,6 +117,15 @@ class MediaWorker:
                     logging.getLogger(message.name).log(message.level, "%s", message.text)
                 case Pong():
                     pass
+
+    def _tell(self, call: RemoteMedia, message: OfCall) -> None:
+        try:
+            call.take(message)
+        except Exception:  # the other calls of the worker are not to suffer by it
+            logger.exception("a call failed")
+            call.hang_up()
+        if call.over:
+            del self._calls[call.number]
 
     def _on_lost(self) -> None:
         """The process is gone: its calls are over, and another one is started if it was at work."""

@@ -68,10 +68,14 @@ class RemoteMedia:
         self._tell(wire.Clear(self.number))
 
     async def close(self) -> None:
+        self.hang_up()
+        await self._over.wait()
+
+    def hang_up(self) -> None:
+        """Have the worker let go of every peer."""
         if not self._closing:
             self._closing = True
             self._tell(wire.EndCall(self.number))
-        await self._over.wait()
 
     @property
     def over(self) -> bool:

@@ -25,6 +25,7 @@ from duologue.realtime import metrics
 from duologue.realtime.gateway import EdgeSettings
 from duologue.realtime.webrtc import media_wire as wire
 from duologue.realtime.webrtc import media_worker, media_workers
+from duologue.realtime.webrtc.call import CallTransport
 from duologue.realtime.webrtc.call_media import Video
 from duologue.realtime.webrtc.remote_media import RemoteMedia
 from duologue.realtime.webrtc_options import media_worker_count
@@ -149,6 +150,42 @@ async def test_a_worker_that_hangs_is_killed(serve: Any, monkeypatch: pytest.Mon
         kill(worker, signal.SIGSTOP)
         await settled(lambda: worker.state == "restarting")
         await settled(lambda: not edge.sessions.open_sessions)
+
+
+async def test_a_worker_that_hangs_does_not_hold_up_the_end(serve: Any) -> None:
+    before = held()
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=workers(1)) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        kill(edge.gateway.media_workers()[0], signal.SIGSTOP)
+        began = client.loop_time()
+        await edge.gateway.close()
+        assert client.loop_time() - began < 4.5
+        assert not edge.sessions.open_sessions
+    assert held() == before
+
+
+async def test_a_fault_in_one_call_leaves_the_others_of_its_worker_alone(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(transport: CallTransport, key: str) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(CallTransport, "on_dialled", broken)
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=workers(1)) as edge,
+        edge.http() as http,
+        calling(http) as faulty,
+        calling(http) as other,
+    ):
+        (worker,) = edge.gateway.media_workers()
+        number = min(worker._calls)
+        worker._on_messages([wire.Dialled(number, "1")])
+        await faulty.until_closed()
+        await settled(lambda: edge.sessions.open_sessions == worker.calls == 1)
+        await works(other)
 
 
 async def test_a_worker_that_cannot_start_says_so_and_leaves_nothing(
