@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from typing import Any
 
 import aioice.ice
+import httpx2
 import impatient_media_worker
 import psutil
 import pytest
@@ -55,6 +57,12 @@ async def one_call(http: Any, engine: ScriptedEngine, number: int) -> None:
         await client.close()
 
 
+async def fill_executor() -> None:
+    """Have the loop's executor start every thread that it may have."""
+    together = threading.Barrier(min(32, (os.cpu_count() or 1) + 4))
+    await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(together.parties)))
+
+
 async def speak(engine: ScriptedEngine) -> None:
     """Begin an answer to whoever asks, and never end it."""
     while True:
@@ -69,9 +77,12 @@ async def test_fc_140_a_hundred_calls_made_and_dropped_leave_nothing(
     engine = ScriptedEngine()
     monkeypatch.setattr("scripted_engine.TIMEOUT_S", 600.0)
     hurried = EdgeSettings(webrtc=replace(settings.webrtc, connect_timeout_s=2))
-    async with serve(manager_of(engine), settings=hurried) as edge, edge.http() as http:
+    # an idle connection of the HTTP client would be closed some seconds later
+    no_idle = httpx2.Limits(max_keepalive_connections=0)
+    async with serve(manager_of(engine), settings=hurried) as edge, edge.http(limits=no_idle, timeout=30) as http:
         speaking = asyncio.create_task(speak(engine))
-        for _ in range(2):  # connections of the HTTP client, threads of its and aiortc's executors
+        await fill_executor()
+        for _ in range(2):  # what is made with the first calls and kept
             await asyncio.gather(*(one_call(http, engine, number) for number in range(AT_ONCE)))
         await over(edge)
         before = held()
