@@ -31,7 +31,8 @@ class WorkerProcess:
         ``env`` is added to this process's environment; ``name`` is that of the threads that wait. Raises ``OSError``.
         """
         ours, theirs = socket.socketpair()
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)} | env
+        path = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        environment = {**os.environ, "PYTHONPATH": path, **env}
         started: list[WorkerProcess] = []
 
         def spawn() -> None:

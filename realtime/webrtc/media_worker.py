@@ -49,8 +49,9 @@ class WorkerCall:
         self._channel: DataChannel | None = None
         self._channel_number = 0
         self._given = 0
-        """Bytes that the channel in use was given, and of how many the gateway knows that they were taken."""
+        """Bytes that the channel in use was given."""
         self._told = 0
+        """Of how many of them the gateway knows that they were taken."""
         self._timer: asyncio.TimerHandle | None = None
         if video.seen:
             self._tell_delay()

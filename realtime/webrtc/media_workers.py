@@ -17,7 +17,7 @@ from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.restarts import Restarts, WorkerError
 from duologue.engine.executors.spawn import WorkerProcess
-from duologue.engine.executors.wire import Close, Log, Ping, Pong, Ready
+from duologue.engine.executors.wire import Close, Log, Ping, Pong, Ready, Wire
 from duologue.realtime import metrics
 from duologue.realtime.webrtc.call_media import CallListener, Video
 from duologue.realtime.webrtc.media_wire import Launch, Link, OfCall, Up, up_decoder
@@ -99,7 +99,7 @@ class MediaWorker:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _post(self, message: object) -> None:
+    def _post(self, message: Wire) -> None:
         if self._link is not None:
             self._link.post(message)
 
