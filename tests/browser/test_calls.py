@@ -26,6 +26,12 @@ RELAY_ONLY = """() => {
 PICTURES_SENT = """async () => [...(await demo.session.link.peer.getStats()).values()].some(
   ({ type, kind, framesSent }) => type === 'outbound-rtp' && kind === 'video' && framesSent > 3)"""
 
+BRIGHTNESS = """() => {
+  const context = new OffscreenCanvas(32, 32).getContext('2d');
+  context.drawImage(document.getElementById('remote'), 0, 0, 32, 32);
+  return context.getImageData(0, 0, 32, 32).data.filter((_, at) => at % 4 === 0).reduce((sum, value) => sum + value, 0);
+}"""
+
 SELECTED = """async () => {
   const stats = [...(await demo.session.link.peer.getStats()).values()];
   const { localCandidateId } = stats.find(({ type, nominated, state }) =>
@@ -82,6 +88,28 @@ async def test_fc_154_a_camera_that_comes_later_is_seen_or_refused_in_words(
         assert await demo.said("bot", 1) == "You said: Good night"
         await demo.until_event("output_audio_buffer.stopped", 2)
         assert await demo.page.evaluate("() => demo.session.link.peer.connectionState") == "connected"
+
+
+async def test_the_servers_video_takes_the_place_of_the_drawn_face(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.page.check("input[value=websocket]")
+        await expect(demo.page.locator("#face")).to_be_disabled()  # pictures come over a call only
+        await demo.page.check("input[value=webrtc]")
+        await demo.page.select_option("#face", "level_meter")
+        await demo.start("webrtc")
+        await demo.mute(True)
+        await demo.page.wait_for_function("() => document.getElementById('remote').videoWidth > 0")
+        await expect(demo.page.locator("#remote")).to_be_visible()
+        silent = await demo.page.evaluate(BRIGHTNESS)
+        await demo.say("Tell me a story")
+        await demo.page.wait_for_function(f"silent => ({BRIGHTNESS})() > 1.2 * silent", arg=silent)  # the bar is up
+        await demo.page.click("#interrupt")
+        await demo.page.wait_for_function(f"silent => ({BRIGHTNESS})() < 1.1 * silent", arg=silent)
+        await demo.page.click("#start")
+        await demo.until_state("Not connected")
+        await expect(demo.page.locator("#remote")).to_be_hidden()
 
 
 async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(

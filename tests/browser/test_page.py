@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from chromium import FAKE_DEVICES, INSECURE_HOST, chromium
@@ -12,6 +12,7 @@ from playwright.async_api import Browser, expect
 from scripted_server import DONE, KEY, ScriptedServer, answer, scripted_server
 
 from duologue.engine.requests import Converse, Delta, EngineRequest, TextDelta, ToolCallDelta
+from duologue.sessions.config import RealtimeSession
 
 from .conftest import OpenPage
 
@@ -41,6 +42,17 @@ SETTINGS: list[tuple[str, Any, Any]] = [
     ("audio.input.turn_detection.idle_timeout_ms", "6000", 6000),
     ("audio.input.turn_detection.create_response", False, False),
     ("audio.input.turn_detection.interrupt_response", False, False),
+    ("interruption", "adaptive", {"mode": "adaptive", "min_duration_ms": 800, "min_words": 0}),
+    ("interruption.min_duration_ms", "600", 600),
+    ("interruption.min_words", "2", 2),
+    ("interruption.acknowledgements", "aye, mm", ["aye", "mm"]),
+    ("interruption.acknowledgements", "", None),
+    ("interruption", "", None),
+    ("audio.input.echo_cancellation", True, {"delay_ms": 0}),
+    ("audio.input.echo_cancellation.delay_ms", "80", 80),
+    ("audio.output.first_chunk_ms", "40", 40),
+    ("pacing", True, {"lead_ms": 300}),
+    ("pacing.lead_ms", "500", 500),
     ("audio.input.transcription", "whisper-1", {"model": "whisper-1"}),
     ("audio.input.transcription.language", "en", "en"),
     ("audio.input.transcription.prompt", "Novels.", "Novels."),
@@ -84,6 +96,37 @@ async def test_every_setting_goes_to_the_server_and_back(scripted: ScriptedServe
             assert await error.inner_text() == ""
         assert await demo.events("error") == []
         await expect(demo.page.locator("#talk")).to_be_visible()  # turns are ended by hand now
+
+
+async def test_every_field_of_a_session_has_a_control(scripted: ScriptedServer, open_page: OpenPage) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        ids = "() => [...document.querySelectorAll('[id^=set-]')].map(({ id }) => id)"
+        controls = set(await demo.page.evaluate(ids))
+    # Set by the server, on a panel of their own, or of use only to clients that are programs.
+    elsewhere = {"id", "object", "expires_at", "model", "tools", "extensions"}
+    elsewhere |= {"prompt.version", "prompt.variables", "truncation.retention_ratio", "truncation.token_limits"}
+    elsewhere |= {"tracing.workflow_name", "tracing.group_id", "tracing.metadata", "tool_choice"}
+    for path in leaves(RealtimeSession):
+        if any(path == one or path.startswith(f"{one}.") for one in elsewhere):
+            continue
+        # What only tells one kind of an object from another is chosen with the object.
+        path = path.removesuffix(".type").removesuffix(".model").removesuffix(".rate")
+        assert f"set-{path.replace('.', '-')}" in controls
+
+
+def leaves(shape: Any, path: str = "") -> list[str]:
+    """The paths of the fields of a session that hold no other fields."""
+    structs = [one for one in get_args(shape) or (shape,) if hasattr(one, "__struct_fields__")]
+    if not structs:
+        return [path]
+    within = [
+        leaf
+        for struct in structs
+        for name, kind in get_type_hints(struct).items()
+        if name in struct.__struct_fields__
+        for leaf in leaves(kind, f"{path}.{name}".lstrip("."))
+    ]
+    return list(dict.fromkeys(within)) or [path]
 
 
 async def at(demo: DemoPage, path: str) -> Any:
