@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chromium import INSECURE_HOST
 from playwright.async_api import expect
 from scripted_server import KEY, ScriptedServer, scripted_server
 from turn_server import SECRET, turn_server
 
 from duologue.engine.deploy.config import IceServer, WebRtcDeploy
+from duologue.realtime.certificates import self_signed
 from duologue.realtime.gateway import EdgeSettings
 
 from .conftest import OpenPage
@@ -152,6 +154,23 @@ async def test_the_page_gathers_with_the_servers_of_the_deployment(open_page: Op
             pair = await demo.page.evaluate(SELECTED)
             assert pair == ["relay"]
         assert "ALLOCATE processed, success" in log.read_text()
+
+
+@pytest.mark.parametrize("transport", ["webrtc", "websocket"])
+async def test_from_another_device_the_page_comes_by_https_and_hears(
+    transport: str, open_page: OpenPage, tmp_path: Path
+) -> None:
+    async with scripted_server(certificate=self_signed(tmp_path, [INSECURE_HOST])) as server:
+        port = server.address.rpartition(":")[2]
+        url = f"https://{INSECURE_HOST}:{port}/#key={KEY}"
+        async with open_page(url, ignore_https_errors=True) as demo:  # as somebody does who accepts the certificate
+            assert await demo.page.evaluate("() => window.isSecureContext")
+            await expect(demo.page.locator("#problem")).to_be_hidden()
+            await demo.start(transport)
+            await demo.until_event("input_audio_buffer.speech_stopped")
+            await demo.mute(True)
+            assert await demo.said("you") == "Hello there."
+            assert await demo.said("bot") == "You said: Hello there."
 
 
 async def test_a_server_without_webrtc_is_spoken_to_over_a_websocket(
