@@ -133,6 +133,22 @@ def test_FC_107_a_fast_or_slow_clock_neither_fills_nor_empties() -> None:
         assert line.buffer.stats.lost == line.buffer.stats.stall_ticks == line.buffer.stats.silence_ticks == 0
 
 
+@pytest.mark.parametrize("rate", [48_010, 47_990])
+def test_FC_107_a_clock_is_followed_through_jitter_too(rate: int) -> None:
+    line, frames, ticks = Line(), 90_000, 0
+    late = random.Random(3)
+    sent = ((n * FRAME_S * 48_000 / rate + late.random() * 0.020, n) for n in range(frames))
+    for at, n in sent:  # the jitter is that of a frame, so that none overtakes another
+        line.arrive(n, at)
+        if len(line.pieces) > 100:
+            ticks += line.ticks()
+            line.pieces.clear()
+    stats = line.buffer.stats
+    assert ticks + line.ticks() == frames * FRAME_TICKS
+    assert (stats.lost, stats.late, stats.silence_ticks, stats.stall_ticks) == (0, 0, 0, 0)
+    assert stats.most_held_s == 0.0
+
+
 def test_a_sender_that_starts_anew_is_followed() -> None:
     line = Line()
     for n in range(50):
