@@ -86,11 +86,11 @@ export class Session extends EventTarget {
     await sound?.close();
   }
 
-  /** This is what is served: what you say is to be written down, if it can, and if nobody has said otherwise. */
+  /** This is what is served: what you say is written down while you say it, if it can, and if nobody has said otherwise. */
   adopt(model) {
     const [recogniser] = model.transcription_models;
     if (this.draft.audio?.input?.transcription === undefined && recogniser !== undefined) {
-      this.draft = merged(this.draft, { audio: { input: { transcription: { model: recogniser } } } });
+      this.draft = merged(this.draft, { audio: { input: { transcription: { model: recogniser, delay: 'low' } } } });
     }
     this.tell('served', model);
   }
