@@ -114,6 +114,28 @@ async def test_the_servers_video_takes_the_place_of_the_drawn_face(
         await expect(demo.page.locator("#remote")).to_be_hidden()
 
 
+async def test_another_microphone_is_taken_in_the_middle_of_a_call(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.start("webrtc")
+        choices = demo.page.locator("#microphone option")
+        await expect(choices.nth(2)).to_be_attached()
+        label = await choices.nth(2).inner_text()
+        await demo.page.select_option("#microphone", index=2)
+        await demo.page.wait_for_function(
+            """label => {
+              const [track] = demo.session.microphone.getAudioTracks();
+              return track.label === label && demo.session.link.voice.sender.track === track;
+            }""",
+            arg=label,
+        )
+        await demo.until_event("input_audio_buffer.speech_stopped")  # it is heard, in the same call
+        await demo.mute(True)
+        assert await demo.said("bot") == "You said: Hello there."
+        assert len(await demo.events("session.created")) == 1
+
+
 async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
     scripted: ScriptedServer, open_page: OpenPage
 ) -> None:
