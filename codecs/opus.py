@@ -54,6 +54,7 @@ def _library() -> Any:
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "opus_get_version_string": (ctypes.c_char_p, []),
         "opus_packet_get_nb_samples": (ctypes.c_int, [ctypes.c_char_p, int32, int32]),
+        "opus_decoder_get_size": (ctypes.c_int, [ctypes.c_int]),
         "opus_decoder_create": (pointer, [int32, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]),
         "opus_decoder_destroy": (None, [pointer]),
         "opus_decoder_ctl": (ctypes.c_int, [pointer, ctypes.c_int]),
@@ -115,6 +116,7 @@ class OpusDecoder:
         """Raises :class:`OpusError` for another rate than those of libopus, :class:`OpusMissingError` without it."""
         self._destroy = _library().opus_decoder_destroy
         self._state: int | None = None
+        self._spare: OpusDecoder | None = None
         self.rate: Final = rate
         self._most = rate * MAX_PACKET_MS // 1000
         self._pcm = ctypes.create_string_buffer(self._most * SAMPLE_BYTES)
@@ -145,6 +147,16 @@ class OpusDecoder:
     def conceal(self, samples: int) -> bytes:
         """A guess for ``samples`` lost samples, sinking into noise as it goes on. A multiple of 2.5 ms, at most 120."""
         return self._run(None, samples, 0)
+
+    def foresee(self, samples: int) -> bytes:
+        """What :meth:`conceal` would say next; the decoder goes on as if it had not been asked."""
+        if self._spare is None:
+            self._spare = OpusDecoder(self.rate)
+        assert self._state is not None
+        assert self._spare._state is not None
+        # libopus: the state is one piece of memory, and a shallow copy of it is a copy.
+        ctypes.memmove(self._spare._state, self._state, _library().opus_decoder_get_size(1))
+        return self._spare.conceal(samples)
 
     def reset(self) -> None:
         """Forget what was heard: another stream begins."""

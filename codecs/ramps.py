@@ -47,6 +47,15 @@ def start_from(pcm: bytes, level: int, samples: int) -> bytes:
     return np.clip(moved, -32768, 32767).astype(PCM16).tobytes()
 
 
+def cross_fade(old: bytes, new: bytes, samples: int) -> bytes:
+    """PCM16 ``new`` whose first ``samples`` samples (fewer if ``old`` or it is shorter) pass over from ``old``."""
+    mixed = np.frombuffer(new, PCM16).astype(np.float32)
+    samples = min(samples, len(mixed), len(old) // SAMPLE_BYTES)
+    if samples:
+        mixed[:samples] += (np.frombuffer(old, PCM16, samples) - mixed[:samples]) * _falling(samples)
+    return mixed.astype(PCM16).tobytes()
+
+
 def last_level(pcm: bytes) -> int:
     """The last sample of PCM16 ``pcm``; 0 of none."""
     return int.from_bytes(pcm[-SAMPLE_BYTES:], "little", signed=True) if pcm else 0

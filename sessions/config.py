@@ -386,9 +386,11 @@ def merged(session: S, patch: dict[str, Any]) -> S:
 
 _NULL_UNSETS = {
     "": ("parallel_tool_calls", "reasoning", "extensions", "interruption", "pacing"),
+    "audio": (),
     "input": ("echo_cancellation",),
     "output": ("first_chunk_ms",),
     "transcription": ("language", "languages", "prompt", "keywords", "delay"),
+    "interruption": ("acknowledgements",),
 }
 """Fields of a session, and of an object in it, that may be missing: null takes them away again."""
 
@@ -396,9 +398,7 @@ _NULL_UNSETS = {
 def _without_nulls(settings: dict[str, Any], within: str = "") -> dict[str, Any]:
     unset = _NULL_UNSETS.get(within, ())
     return {
-        key: _without_nulls(value, key)
-        if key in ("audio", "input", "output", "transcription") and isinstance(value, dict)
-        else value
+        key: _without_nulls(value, key) if key in _NULL_UNSETS and isinstance(value, dict) else value
         for key, value in settings.items()
         if value is not None or key not in unset
     }

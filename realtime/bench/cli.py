@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -17,10 +17,13 @@ from duologue.realtime.bench.engine_command import engine
 from duologue.realtime.bench.fdb.command import full_duplex, recompute_run, score_full_duplex, synth_full_duplex
 from duologue.realtime.bench.gateway_command import gateway
 from duologue.realtime.bench.language_model_command import language_model
+from duologue.realtime.bench.measures import LIMITED
 from duologue.realtime.bench.recogniser_command import recogniser as recogniser_command
 from duologue.realtime.bench.turns_command import synth_turns, turns
 from duologue.realtime.bench.webrtc_command import webrtc
 from duologue.realtime.client import ClientError
+
+_LIMITED: Final = ", ".join(f"{name} ({unit})" for name, unit in LIMITED.items())
 
 app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; see docs/benchmarks.md.")
 
@@ -84,6 +87,13 @@ def voice(
     recogniser: Annotated[str, typer.Option(help="Model that recognises them; pulled if missing.")] = "whisper-base",
     deploy_config: Annotated[Path | None, typer.Option(help="Deploy file of the server that is started.")] = None,
     server_pid: Annotated[int | None, typer.Option(help="With --url: process to watch for CPU and memory.")] = None,
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:LIMIT",
+            help=f"Count the answers within this limit, audio_ttfp:500; repeat for several. Of {_LIMITED}.",
+        ),
+    ] = None,
     timeout_s: Annotated[float, typer.Option(help="Longest wait for a complete answer.")] = 30.0,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files; default: results/voice-<time>.")] = None,
     json: Annotated[
@@ -93,11 +103,16 @@ def voice(
     """Speak to a server in real time and measure how long it takes to answer, and how well."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from duologue.realtime.bench.goodput import parse_limits
     from duologue.realtime.bench.utterances import Utterance
     from duologue.realtime.bench.voice_run import VoiceOptions
     from duologue.realtime.bench.voice_series import plan_series, run_series
     from duologue.realtime.bench.voice_table import print_series
 
+    try:
+        limits = parse_limits(goodput or ())
+    except ValueError as error:
+        raise _fail(f"--{error}") from error
     options = VoiceOptions(
         out=out or Path("results") / time.strftime("voice-%Y%m%d-%H%M%S"),
         url=url,
@@ -112,6 +127,7 @@ def voice(
         recogniser=recogniser,
         deploy_config=deploy_config,
         server_pid=server_pid,
+        goodput=limits,
         settings=CallerSettings(
             reply_ms=reply_ms or None,
             max_output_tokens=max_output_tokens or None,

@@ -13,3 +13,13 @@ PARTS: Final = {
     "leading_silence": "-> first audible sample heard (silence at the front of the audio, waiting in the player)",
 }
 """The parts in order; each begins where the one before ends, so that they add up to the whole."""
+
+AUDIO_TTFP: Final = "response.created received -> first audio delta received"
+AUDIO_UNDERRUN: Final = (
+    "silence inside a response for a player that starts with its first delta; null: it had one delta"
+)
+AUDIO_DURATION: Final = "seconds of audio received per response"
+
+LIMITED: Final = {"v2v": "ms", **dict.fromkeys(PARTS, "ms"), "audio_ttfp": "ms", "audio_underrun": "s"}
+"""Measures of one answer that ``--goodput`` takes a limit for, with their units; the server's own of the same name are
+in ``/metrics`` (``duologue_audio_ttfp_s``, ``duologue_audio_underrun_s``, ``duologue_audio_duration_s``)."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from duologue.engine.words import WordErrors, word_errors
 from duologue.realtime.bench.caller import CallerSettings
+from duologue.realtime.bench.goodput import Goodput, goodput, run_seconds
 from duologue.realtime.bench.intelligibility import RecognisedReply
-from duologue.realtime.bench.measures import PARTS, TOTAL
+from duologue.realtime.bench.measures import AUDIO_DURATION, AUDIO_TTFP, AUDIO_UNDERRUN, PARTS, TOTAL
 from duologue.realtime.bench.server_process import ServerSample
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.bench.utterances import Utterance
@@ -62,6 +63,8 @@ class RunInfo(msgspec.Struct, frozen=True):
     """Recognises the answers again; another one would give other figures."""
     not_measured: dict[str, str] = {}
     """Parts of the report that stay null, with the reason."""
+    goodput: dict[str, float] = {}
+    """Limits by measure that an answer must keep to be a good one."""
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -149,6 +152,8 @@ class BenchReport(msgspec.Struct, frozen=True):
     server_errors: dict[str, int]
     session_s: float
     schema: str = SCHEMA
+    goodput: Goodput | None = None
+    """None: no limits were set."""
 
 
 T = TypeVar("T")
@@ -193,10 +198,12 @@ def _report(
     replies: Sequence[RecognisedReply],
 ) -> BenchReport:
     deliveries = [delivery for score in scores for delivery in score.deliveries]
+    asked = [r for score in scores for r in score.results if utterances[r.id].kind == "answer"]
+    seconds = run_seconds({call.name: call.session for call in info.calls}, scores)
     session_s = sum(score.duration_s for score in scores)
     return BenchReport(
         run=info,
-        answers=_answers(utterances, scores),
+        answers=_answers(asked),
         metrics=_metrics(utterances, scores),
         recognition=_recognition(utterances, scores),
         barge_in=_barge_ins(utterances, scores),
@@ -205,11 +212,11 @@ def _report(
         intelligibility=_intelligibility(replies),
         server_errors=dict(Counter(error for score in scores for error in score.server_errors)),
         session_s=round(session_s, 3),
+        goodput=goodput(info.goodput, asked, scores, seconds) if info.goodput else None,
     )
 
 
-def _answers(utterances: dict[str, Utterance], scores: Sequence[CallScore]) -> Answers:
-    results = [r for score in scores for r in score.results if utterances[r.id].kind == "answer"]
+def _answers(results: Sequence[UtteranceResult]) -> Answers:
     outcomes = Counter(result.outcome for result in results)
     # Reasons carry figures; grouping by the words in front of them keeps the table short.
     reasons = Counter(f"{r.outcome}: {r.reason.rstrip('0123456789. ')}" for r in results if r.reason)
@@ -253,7 +260,9 @@ def _metrics(utterances: dict[str, Utterance], scores: Sequence[CallScore]) -> d
         "1",
         "(response.done - first audio delta) / seconds of audio received",
     )
-    metrics["reply_audio"] = metric((d.audio_s for d in deliveries), "s", "seconds of audio received per response")
+    metrics["audio_ttfp"] = metric((d.ttfp_ms for d in deliveries), "ms", AUDIO_TTFP)
+    metrics["audio_underrun"] = metric((d.underrun_s for d in deliveries), "s", AUDIO_UNDERRUN)
+    metrics["audio_duration"] = metric((d.audio_s for d in deliveries), "s", AUDIO_DURATION)
     lags = (lag for score in scores for lag in score.pacing_lags_ms)
     metrics["pacing_lag"] = metric(lags, "ms", "chunk handed to the transport - its due time, at least 0")
     return metrics

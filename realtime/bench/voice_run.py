@@ -66,6 +66,7 @@ class VoiceOptions(msgspec.Struct, frozen=True):
     settings: CallerSettings = CallerSettings()
     baseline: bool = False
     """Whether the server that is started does nothing in advance; see :data:`BASELINE`."""
+    goodput: dict[str, float] = {}
 
 
 def plan_calls(utterances: Sequence[Utterance], sessions: int, turns_per_call: int) -> list[PlannedCall]:
@@ -161,6 +162,7 @@ def _run_info(
         baseline=options.baseline,
         recogniser=options.recogniser if options.recognise and not not_measured else None,
         not_measured=not_measured,
+        goodput=options.goodput,
     )
 
 

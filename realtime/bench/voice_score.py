@@ -46,6 +46,7 @@ class Delivery(msgspec.Struct, frozen=True):
     stalls: int | None
     longest_stall_s: float | None
     first_to_done_s: float | None
+    ttfp_ms: float | None = None
 
 
 class UtteranceResult(msgspec.Struct, frozen=True):
@@ -244,4 +245,5 @@ def _delivery(response: SeenResponse) -> Delivery:
         stalls=starved.stalls if starved else None,
         longest_stall_s=round(starved.longest_s, 6) if starved else None,
         first_to_done_s=round(done - first, 6) if done is not None and first is not None else None,
+        ttfp_ms=round((first - response.created_s) * 1000, 3) if first is not None else None,
     )

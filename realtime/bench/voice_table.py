@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from duologue.realtime.bench.measures import PARTS
+from duologue.realtime.bench.goodput import Goodput
+from duologue.realtime.bench.measures import LIMITED, PARTS
 from duologue.realtime.bench.summary import Metric
 from duologue.realtime.bench.voice_report import BenchReport
 
@@ -65,6 +66,8 @@ def _answers_table(report: BenchReport) -> Table:
     table.add_row("false starts", str(answers.false_starts))
     within = ", ".join(f"{_percent(share)} in {seconds} s" for seconds, share in answers.within.items())
     table.add_row("of all, answered rightly", within or "not measured")
+    if report.goodput is not None:
+        table.add_row(f"goodput ({_limits(report.goodput)})", _goodput(report.goodput))
     for group, words in report.recognition.items():
         table.add_row(f"word error rate, {group}", f"{_percent(words.wer)} of {words.words}")
     table.add_row(
@@ -85,6 +88,15 @@ def _answers_table(report: BenchReport) -> Table:
     table.add_row("server resident memory, largest", _number(memory, " MiB"))
     table.add_row("server ready after", _number(server.ready_s, " s"))
     return table
+
+
+def _limits(goodput: Goodput) -> str:
+    return ", ".join(f"{name} <= {limit:g} {LIMITED[name]}" for name, limit in goodput.limits.items())
+
+
+def _goodput(goodput: Goodput) -> str:
+    rate = _number(goodput.per_s)
+    return f"{goodput.good} of {goodput.attempted} ({_percent(goodput.share)}), {rate} a second"
 
 
 def _cells(metric: Metric) -> tuple[str, str, str, str]:
@@ -129,6 +141,7 @@ SERIES: dict[str, Callable[[BenchReport], str]] = {
         f" / {r.answers.failed}"
     ),
     "false starts": lambda r: str(r.answers.false_starts),
+    "goodput": lambda r: "-" if r.goodput is None else _goodput(r.goodput),
     "answers with a gap of 0.1 s, longest gap": lambda r: (
         f"{_percent(None if r.underrun.continuity is None else 1 - r.underrun.continuity)}, "
         f"{_number(r.underrun.longest_s, ' s')}"

@@ -8,7 +8,7 @@ rejected (RFC 3264 section 6: the number and the order of media sections never c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,31 @@ _KEYS = re.compile(r"(\d{1,3}) telephone-event/(\d{4,5})(?:/1)?", re.IGNORECASE)
 _MOST_BITRATE = re.compile(r"(?:^|;)\s*maxaveragebitrate=(\d{1,6})\s*(?:;|$)", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"^[\w-]+ [0-9A-F]{2}(:[0-9A-F]{2}){15,63}$", re.IGNORECASE)
 _DATA_PROFILES = ("UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP")
-_REQUIRED = {"ice-ufrag": "ICE user name", "ice-pwd": "ICE password", "fingerprint": "DTLS fingerprint"}
+_CANDIDATE = re.compile(r"^(?!.* rport (?!\d+( |$)))\S{1,64} \d{1,5} \S+ \d{1,10} \S+ \d{1,5} typ \S+( .*)?$")
+_REQUIRED = {
+    "ice-ufrag": "ICE user name",
+    "ice-pwd": "ICE password",
+    "fingerprint": "DTLS fingerprint",
+    "setup": "DTLS role",
+}
+_RTCP_TYPES = range(72, 77)
+"""Payload types that RTCP takes once both share a port (RFC 5761, section 4)."""
+_FORMS = {
+    name: re.compile(form)
+    for name, form in {
+        "rtpmap": r"\d{1,3} [^/ ]+/\d{1,6}(/\d{1,2})?",
+        "fmtp": r"\d{1,3} \S.*",
+        "rtcp-fb": r"(\*|\d{1,3}) \S.*",
+        "rtcp": r"\d{1,5}( IN IP[46] \S+)?",
+        "extmap": r"\d{1,5}(/[a-z]+)? \S+",
+        "ssrc": r"\d{1,10} [^:]+:.*",
+        "ssrc-group": r"\S+( \d{1,10})+",
+        "sctpmap": r"\d{1,5} \S.*",
+        "max-message-size": r"\d{1,15}",
+    }.items()
+}
+"""What the values of attributes look like that the WebRTC library reads and can do without."""
+_NUMBERS = re.compile(r"(?:^|;)\s*(apt|max-f[rs]|maxplaybackrate|minptime|stereo|useinbandfec)\s*=(?!\s*\d+\s*(;|$))")
 _DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
 _LONGEST_REASON = 160
 
@@ -56,7 +80,7 @@ class Section:
 
     @property
     def direction(self) -> str:
-        """Which way its media goes, as the client sees it; both ways where it does not say (RFC 8866, 6.7)."""
+        """Which way its media goes, as the client sees it."""
         return next((name for name in _DIRECTIONS if self.flag(name)), "sendrecv")
 
     @property
@@ -127,11 +151,11 @@ class Offer:
     def sdp(self) -> str:
         """The offer for the WebRTC library: the sections that are served and no others."""
         mids = [self.sections[index].mid for index in self.taken]
-        lines = [_bundle(line, mids) for line in self.head]
+        lines = [_bundle(line, mids) for line in self.head if _is_readable(line, ())]
         kept = [self.sections[index] for index in self.taken]
         for section in _with_candidates(kept, self.sections):
             # Without an end of candidates a peer that is only seen when it calls in can still be learnt.
-            lines += _without_local_names(section.without("a=end-of-candidates")).lines
+            lines += _readable(_without_local_names(section.without("a=end-of-candidates")))
         return _joined(lines)
 
     def answer(self, sdp: str) -> str:
@@ -153,18 +177,31 @@ def parsed(sdp: str, *, takes_video: bool) -> Offer:
         raise bad_offer(f"it is longer than {MAX_OFFER_BYTES} bytes.")
     if not sdp.strip():
         raise bad_offer("it is empty.")
-    if not sdp.lstrip().startswith("v=0"):
+    if sdp.split(maxsplit=1)[0] != "v=0":
         raise bad_offer("it does not begin with 'v=0'; the body is to be the 'sdp' of the offer, as text.")
     head, sections = _split(sdp)
     if len(sections) > MAX_SECTIONS:
         raise bad_offer(f"it has more than {MAX_SECTIONS} media sections.")
+    sections = [_directed(section, head) for section in sections]
     taken = _taken(sections, takes_video)
+    mids = [section.mid for section in sections if section.mid]
+    if twice := [mid for index, mid in enumerate(mids) if mid in mids[:index]]:
+        raise bad_offer(f"two of its sections are called '{twice[0][:_LONGEST_REASON]}' ('a=mid').")
     for index in taken:
         _check_transport(sections[index], head)
+        _check_formats(sections[index])
     names = [
         candidate for index in taken for candidate in sections[index].attributes("candidate") if _is_name(candidate)
     ]
     return Offer(tuple(head), tuple(sections), tuple(taken), tuple(dict.fromkeys(names)))
+
+
+def _directed(section: Section, head: Sequence[str]) -> Section:
+    """The same with its direction, which may be that of the whole session, or be left out (RFC 8866, section 6.7)."""
+    if section.kind == "application" or any(section.flag(name) for name in _DIRECTIONS):
+        return section
+    of_session = next((name for name in _DIRECTIONS if f"a={name}" in head), "sendrecv")
+    return replace(section, lines=(*section.lines, f"a={of_session}"))
 
 
 def _taken(sections: Sequence[Section], takes_video: bool) -> list[int]:
@@ -206,15 +243,50 @@ def _check_transport(section: Section, head: Sequence[str]) -> None:
         raise bad_offer(f"{where} has an ICE user name or password of a wrong length.")
     if not all(_FINGERPRINT.match(value) for value in whole.attributes("fingerprint")):
         raise bad_offer(f"{where} has a DTLS fingerprint that is none.")
-    if whole.attributes("setup")[:1] not in ([], ["actpass"], ["active"], ["passive"]):
-        raise bad_offer(f"{where} says 'a=setup:{whole.attributes('setup')[0][:20]}'; an offer says actpass.")
+    for role in whole.attributes("setup"):
+        if role not in ("actpass", "active", "passive"):
+            raise bad_offer(f"{where} says 'a=setup:{role[:20]}'; an offer says actpass.")
     if section.kind != "application" and not whole.flag("rtcp-mux"):
         raise bad_offer(f"{where} does not multiplex RTCP ('a=rtcp-mux').")
     if not section.mid:
         raise bad_offer(f"{where} has no 'a=mid'.")
+    for name in ("mid", "ice-ufrag", "ice-pwd"):
+        if len(section.attributes(name)) > 1:
+            raise bad_offer(f"{where} has more than one 'a={name}'.")
     for candidate in section.attributes("candidate"):
-        if len(candidate.split()) < 8:
+        if not _CANDIDATE.match(candidate):
             raise bad_offer(f"{where} has a candidate that cannot be read: '{candidate[:_LONGEST_REASON]}'.")
+
+
+def _check_formats(section: Section) -> None:
+    """Raises ``ProtocolError`` for payload types that are none, and for a data channel at no port."""
+    if section.kind != "application":
+        for number in section.formats:
+            if not number.isdecimal() or int(number) > 127 or int(number) in _RTCP_TYPES:
+                raise bad_offer(f"its {section.kind} section has the payload type '{number[:20]}', which cannot be.")
+    elif section.profile == "DTLS/SCTP":
+        if not section.formats[0].isdecimal():
+            raise bad_offer("its application section has no SCTP port ('m=application ... DTLS/SCTP 5000').")
+    elif not all(re.fullmatch(r"\d{1,5}", port) for port in section.attributes("sctp-port") or [""]):
+        raise bad_offer("its application section has no SCTP port ('a=sctp-port').")
+
+
+def _readable(section: Section) -> list[str]:
+    """Its lines without those that the WebRTC library would stumble over and does not need."""
+    known = {value.partition(" ")[0] for value in section.attributes("rtpmap") if _FORMS["rtpmap"].fullmatch(value)}
+    return [line for line in section.lines if _is_readable(line, known)]
+
+
+def _is_readable(line: str, known: Collection[str]) -> bool:
+    if line.startswith("c="):
+        return re.fullmatch(r"c=IN IP[46] \S+", line) is not None
+    name, _, value = line.removeprefix("a=").partition(":")
+    form = _FORMS.get(name)
+    if form is not None and not form.fullmatch(value):
+        return False
+    # Parameters of a payload type that is not named, and numbers among them that are none.
+    number, _, parameters = value.partition(" ")
+    return name != "fmtp" or (number in known and _NUMBERS.search(parameters) is None)
 
 
 def _split(sdp: str) -> tuple[list[str], list[Section]]:
@@ -237,7 +309,9 @@ def _split(sdp: str) -> tuple[list[str], list[Section]]:
 def _section(lines: Sequence[str]) -> Section:
     match lines[0].removeprefix("m=").split():
         case [kind, port, profile, *formats] if formats and port.split("/")[0].isdecimal():
-            return Section(kind, int(port.split("/")[0]), profile, tuple(formats), tuple(lines))
+            number = int(port.split("/")[0])
+            media = f"m={kind} {number} {profile} {' '.join(formats)}"
+            return Section(kind, number, profile, tuple(formats), (media, *lines[1:]))
     raise bad_offer(f"'{lines[0][:_LONGEST_REASON]}' is no media line.")
 
 
@@ -245,7 +319,7 @@ def _bundle(line: str, mids: Sequence[str]) -> str:
     """A ``BUNDLE`` line with what is served of it; other lines as they are."""
     if not line.startswith("a=group:BUNDLE"):
         return line
-    bundled = line.split()[1:]
+    bundled = dict.fromkeys(line.split()[1:])
     return " ".join(["a=group:BUNDLE", *(mid for mid in bundled if mid in mids)])
 
 

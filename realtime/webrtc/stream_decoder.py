@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from duologue.codecs.opus import OpusDecoder, OpusError, OpusRate, packet_samples
+from duologue.codecs.opus import OpusDecoder, OpusError, OpusRate, carries_correction, packet_samples
 from duologue.codecs.pcm import SAMPLE_BYTES
-from duologue.codecs.ramps import fade_in, fade_out
+from duologue.codecs.ramps import cross_fade, fade_in, fade_out
 from duologue.realtime.webrtc.jitter import FRAME_TICKS, RTP_RATE, Lost, Piece, Received
 
 MOST_GUESSED_S: Final = 0.100
@@ -29,6 +29,8 @@ class StreamDecoder:
         self._most_guessed = int(rate * MOST_GUESSED_S)
         self._guessed = self._most_guessed
         """Samples since the last packet; at the most of them the stream is silent, as it is before its first packet."""
+        self._guessing = False
+        """Whether what was heard last did not come as it was sent."""
 
     def decode(self, pieces: Iterable[Piece]) -> bytes:
         """PCM16 of ``pieces``, exactly as long as they are."""
@@ -46,23 +48,28 @@ class StreamDecoder:
         guessed = self._missing(samples - last) if samples > last else b""
         self.recovered += 1
         try:
-            return guessed + self._opened(self._decoder.recover(following, last))
+            return guessed + self._sound(following, last)
         except OpusError:
             return guessed + self._missing(last)
 
     def _packet(self, packet: bytes) -> bytes:
         try:
-            return self._opened(self._decoder.decode(packet))
+            return self._sound(packet)
         except OpusError:
             self.corrupted += 1
             return self._missing(packet_samples(packet, self.rate))
 
-    def _opened(self, pcm: bytes) -> bytes:
-        """Sound of the stream itself: it rises from silence if that was before it."""
-        if self._guessed >= self._most_guessed:
-            pcm = fade_in(pcm, self._edge)
-        self._guessed = 0
-        return pcm
+    def _sound(self, packet: bytes, lost: int = 0) -> bytes:
+        """Sound of the stream itself: of ``packet``, or of the ``lost`` samples before it.
+
+        It rises from silence, and what was guessed before it passes over into it: the guess has drifted off by then,
+        and libopus joins the two with a step.
+        """
+        silent = self._guessed >= self._most_guessed
+        guess = self._decoder.foresee(self._edge) if self._guessing and not silent else b""
+        pcm = self._decoder.recover(packet, lost) if lost else self._decoder.decode(packet)
+        self._guessed, self._guessing = 0, lost > 0 and not carries_correction(packet)
+        return fade_in(pcm, self._edge) if silent else cross_fade(guess, pcm, self._edge)
 
     def _missing(self, samples: int) -> bytes:
         """Guess so long as guessing makes sense, then be silent."""
@@ -75,6 +82,7 @@ class StreamDecoder:
             if not step:
                 break
             guesses.append(self._decoder.conceal(step))
+            self._guessing = True
             self._guessed += step
             left -= step
         if guesses and self._most_guessed - self._guessed < self.rate // 400:

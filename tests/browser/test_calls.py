@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chromium import INSECURE_HOST
 from playwright.async_api import expect
 from scripted_server import KEY, ScriptedServer, scripted_server
 from turn_server import SECRET, turn_server
 
 from duologue.engine.deploy.config import IceServer, WebRtcDeploy
+from duologue.realtime.certificates import self_signed
 from duologue.realtime.gateway import EdgeSettings
 
 from .conftest import OpenPage
@@ -25,6 +27,12 @@ RELAY_ONLY = """() => {
 
 PICTURES_SENT = """async () => [...(await demo.session.link.peer.getStats()).values()].some(
   ({ type, kind, framesSent }) => type === 'outbound-rtp' && kind === 'video' && framesSent > 3)"""
+
+BRIGHTNESS = """() => {
+  const context = new OffscreenCanvas(32, 32).getContext('2d');
+  context.drawImage(document.getElementById('remote'), 0, 0, 32, 32);
+  return context.getImageData(0, 0, 32, 32).data.filter((_, at) => at % 4 === 0).reduce((sum, value) => sum + value, 0);
+}"""
 
 SELECTED = """async () => {
   const stats = [...(await demo.session.link.peer.getStats()).values()];
@@ -84,6 +92,50 @@ async def test_fc_154_a_camera_that_comes_later_is_seen_or_refused_in_words(
         assert await demo.page.evaluate("() => demo.session.link.peer.connectionState") == "connected"
 
 
+async def test_the_servers_video_takes_the_place_of_the_drawn_face(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.page.check("input[value=websocket]")
+        await expect(demo.page.locator("#face")).to_be_disabled()  # pictures come over a call only
+        await demo.page.check("input[value=webrtc]")
+        await demo.page.select_option("#face", "level_meter")
+        await demo.start("webrtc")
+        await demo.mute(True)
+        await demo.page.wait_for_function("() => document.getElementById('remote').videoWidth > 0")
+        await expect(demo.page.locator("#remote")).to_be_visible()
+        silent = await demo.page.evaluate(BRIGHTNESS)
+        await demo.say("Tell me a story")
+        await demo.page.wait_for_function(f"silent => ({BRIGHTNESS})() > 1.2 * silent", arg=silent)  # the bar is up
+        await demo.page.click("#interrupt")
+        await demo.page.wait_for_function(f"silent => ({BRIGHTNESS})() < 1.1 * silent", arg=silent)
+        await demo.page.click("#start")
+        await demo.until_state("Not connected")
+        await expect(demo.page.locator("#remote")).to_be_hidden()
+
+
+async def test_another_microphone_is_taken_in_the_middle_of_a_call(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await demo.start("webrtc")
+        choices = demo.page.locator("#microphone option")
+        await expect(choices.nth(2)).to_be_attached()
+        label = await choices.nth(2).inner_text()
+        await demo.page.select_option("#microphone", index=2)
+        await demo.page.wait_for_function(
+            """label => {
+              const [track] = demo.session.microphone.getAudioTracks();
+              return track.label === label && demo.session.link.voice.sender.track === track;
+            }""",
+            arg=label,
+        )
+        await demo.until_event("input_audio_buffer.speech_stopped")  # it is heard, in the same call
+        await demo.mute(True)
+        assert await demo.said("bot") == "You said: Hello there."
+        assert len(await demo.events("session.created")) == 1
+
+
 async def test_fc_161_after_a_change_of_network_the_page_joins_the_same_call(
     scripted: ScriptedServer, open_page: OpenPage
 ) -> None:
@@ -124,6 +176,23 @@ async def test_the_page_gathers_with_the_servers_of_the_deployment(open_page: Op
             pair = await demo.page.evaluate(SELECTED)
             assert pair == ["relay"]
         assert "ALLOCATE processed, success" in log.read_text()
+
+
+@pytest.mark.parametrize("transport", ["webrtc", "websocket"])
+async def test_from_another_device_the_page_comes_by_https_and_hears(
+    transport: str, open_page: OpenPage, tmp_path: Path
+) -> None:
+    async with scripted_server(certificate=self_signed(tmp_path, [INSECURE_HOST])) as server:
+        port = server.address.rpartition(":")[2]
+        url = f"https://{INSECURE_HOST}:{port}/#key={KEY}"
+        async with open_page(url, ignore_https_errors=True) as demo:  # as somebody does who accepts the certificate
+            assert await demo.page.evaluate("() => window.isSecureContext")
+            await expect(demo.page.locator("#problem")).to_be_hidden()
+            await demo.start(transport)
+            await demo.until_event("input_audio_buffer.speech_stopped")
+            await demo.mute(True)
+            assert await demo.said("you") == "Hello there."
+            assert await demo.said("bot") == "You said: Hello there."
 
 
 async def test_a_server_without_webrtc_is_spoken_to_over_a_websocket(

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from chromium import FAKE_DEVICES, INSECURE_HOST, chromium
-from demo_page import DemoPage, demo_page
+from demo_page import PATIENCE_MS, DemoPage, demo_page
 from playwright.async_api import Browser, expect
 from scripted_server import DONE, KEY, ScriptedServer, answer, scripted_server
 
-from duologue.engine.requests import Converse, Delta, EngineRequest, TextDelta, ToolCallDelta
+from duologue.engine.requests import (
+    Converse,
+    Delta,
+    EngineRequest,
+    TextDelta,
+    ToolCallDelta,
+    Transcribe,
+    TranscriptDelta,
+)
+from duologue.sessions.config import RealtimeSession
 
 from .conftest import OpenPage
 
@@ -41,11 +50,22 @@ SETTINGS: list[tuple[str, Any, Any]] = [
     ("audio.input.turn_detection.idle_timeout_ms", "6000", 6000),
     ("audio.input.turn_detection.create_response", False, False),
     ("audio.input.turn_detection.interrupt_response", False, False),
-    ("audio.input.transcription", "whisper-1", {"model": "whisper-1"}),
+    ("interruption", "adaptive", {"mode": "adaptive", "min_duration_ms": 800, "min_words": 0}),
+    ("interruption.min_duration_ms", "600", 600),
+    ("interruption.min_words", "2", 2),
+    ("interruption.acknowledgements", "aye, mm", ["aye", "mm"]),
+    ("interruption.acknowledgements", "", None),
+    ("interruption", "", None),
+    ("audio.input.echo_cancellation", True, {"delay_ms": 0}),
+    ("audio.input.echo_cancellation.delay_ms", "80", 80),
+    ("audio.output.first_chunk_ms", "40", 40),
+    ("pacing", True, {"lead_ms": 300}),
+    ("pacing.lead_ms", "500", 500),
+    ("audio.input.transcription", "whisper-1", {"model": "whisper-1", "delay": "low"}),
     ("audio.input.transcription.language", "en", "en"),
     ("audio.input.transcription.prompt", "Novels.", "Novels."),
     ("audio.input.transcription.keywords", "Dashwood, Norland", ["Dashwood", "Norland"]),
-    ("audio.input.transcription.delay", "low", "low"),
+    ("audio.input.transcription.delay", "high", "high"),
     ("audio.input.noise_reduction.type", "far_field", "far_field"),
     ("instructions", "Answer in verse.", "Answer in verse."),
     ("max_output_tokens", "64", 64),
@@ -84,6 +104,37 @@ async def test_every_setting_goes_to_the_server_and_back(scripted: ScriptedServe
             assert await error.inner_text() == ""
         assert await demo.events("error") == []
         await expect(demo.page.locator("#talk")).to_be_visible()  # turns are ended by hand now
+
+
+async def test_every_field_of_a_session_has_a_control(scripted: ScriptedServer, open_page: OpenPage) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        ids = "() => [...document.querySelectorAll('[id^=set-]')].map(({ id }) => id)"
+        controls = set(await demo.page.evaluate(ids))
+    # Set by the server, on a panel of their own, or of use only to clients that are programs.
+    elsewhere = {"id", "object", "expires_at", "model", "tools", "extensions"}
+    elsewhere |= {"prompt.version", "prompt.variables", "truncation.retention_ratio", "truncation.token_limits"}
+    elsewhere |= {"tracing.workflow_name", "tracing.group_id", "tracing.metadata", "tool_choice"}
+    for path in leaves(RealtimeSession):
+        if any(path == one or path.startswith(f"{one}.") for one in elsewhere):
+            continue
+        # What only tells one kind of an object from another is chosen with the object.
+        path = path.removesuffix(".type").removesuffix(".model").removesuffix(".rate")
+        assert f"set-{path.replace('.', '-')}" in controls
+
+
+def leaves(shape: Any, path: str = "") -> list[str]:
+    """The paths of the fields of a session that hold no other fields."""
+    structs = [one for one in get_args(shape) or (shape,) if hasattr(one, "__struct_fields__")]
+    if not structs:
+        return [path]
+    within = [
+        leaf
+        for struct in structs
+        for name, kind in get_type_hints(struct).items()
+        if name in struct.__struct_fields__
+        for leaf in leaves(kind, f"{path}.{name}".lstrip("."))
+    ]
+    return list(dict.fromkeys(within)) or [path]
 
 
 async def at(demo: DemoPage, path: str) -> Any:
@@ -138,6 +189,29 @@ async def test_typed_words_are_answered_and_latencies_split(scripted: ScriptedSe
         announced = demo.page.locator("#announcer")
         await expect(announced).to_have_text("Assistant: You said: Good evening")
         await expect(demo.page.locator("#panel-latency tbody tr")).to_have_count(1)
+
+
+def reads_along(request: EngineRequest) -> list[Delta]:
+    """Understands the whole sentence as soon as there is any sound of it."""
+    if isinstance(request.payload, Transcribe):
+        return [TranscriptDelta(text="He was not an ill disposed young man.", end_sample=1), DONE]
+    return answer(request)
+
+
+async def test_words_of_both_sides_are_shown_while_they_are_said(open_page: OpenPage) -> None:
+    # A recogniser's last two words are not believed while there may be more.
+    said_already = """() =>
+      document.querySelector('#transcript .you.partial .words')?.textContent === 'He was not an ill disposed'
+      && !demo.inspector.events.some(({ type }) => type === 'input_audio_buffer.speech_stopped')"""
+    async with scripted_server(reads_along) as server, open_page(page_of(server)) as demo:
+        await demo.start("websocket")
+        await demo.page.wait_for_function(said_already, timeout=PATIENCE_MS)
+        await demo.until_event("input_audio_buffer.speech_stopped")
+        await demo.mute(True)
+        assert await demo.said("you") == "He was not an ill disposed young man."
+        await demo.said("bot")
+        await demo.say("Tell me a story")
+        await expect(demo.page.locator("#transcript .bot.partial .words")).to_have_text("Once upon a time")
 
 
 async def test_a_story_is_interrupted_by_its_button_and_cut_to_what_was_heard(

@@ -93,6 +93,18 @@ def test_a_long_loss_sinks_into_noise_without_a_click() -> None:
     assert steepest(np.concatenate([loud, *guesses])) <= 1.5 * steepest(loud)
 
 
+def test_what_would_be_guessed_can_be_known_without_guessing() -> None:
+    packets = packets_of(voice_like(1.0))
+    asked, plain = OpusDecoder(24_000), OpusDecoder(24_000)
+    for packet in packets[:20]:
+        asked.decode(packet)
+        plain.decode(packet)
+        asked.foresee(FRAME)
+    assert asked.decode(packets[20]) == plain.decode(packets[20])
+    foreseen = asked.foresee(FRAME)
+    assert foreseen == asked.conceal(FRAME) == plain.conceal(FRAME)
+
+
 def test_silence_gives_packets_that_need_not_be_sent() -> None:
     silence = np.zeros(24_000, PCM16)
     assert sum(len(packet) <= DTX_BYTES for packet in packets_of(silence)) > 30

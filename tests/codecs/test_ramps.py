@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duologue.codecs.pcm import PCM16
-from duologue.codecs.ramps import fade_in, fade_out, first_level, last_level, start_from
+from duologue.codecs.ramps import cross_fade, fade_in, fade_out, first_level, last_level, start_from
 
 LOUD = np.full(480, 10_000, PCM16).tobytes()
 
@@ -30,6 +30,17 @@ def test_silence_after_a_sound_that_broke_off_starts_where_it_was() -> None:
     assert moved[0] == 12_000
     assert (moved[120:] == 0).all()
     assert np.abs(np.diff(moved)).max() < 300
+
+
+def test_one_sound_passes_over_into_another() -> None:
+    up, down = np.full(480, 9_000, PCM16).tobytes(), np.full(480, -9_000, PCM16).tobytes()
+    passed = samples(cross_fade(up, down, 120))
+    assert passed[0] == 9_000
+    assert (passed[120:] == -9_000).all()
+    assert np.abs(np.diff(passed)).max() < 300
+    assert cross_fade(down, down, 120) == down
+    assert cross_fade(b"", down, 120) == down
+    assert len(cross_fade(up, down[:20], 120)) == 20
 
 
 @given(st.binary(max_size=80).map(lambda raw: raw[: len(raw) // 2 * 2]), st.integers(-32768, 32767))

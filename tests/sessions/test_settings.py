@@ -10,7 +10,15 @@ from session_driver import Driver, speech
 
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.config import Limits, NoiseReduction, PcmuFormat, SemanticVad, ServerVad, Transcription
+from duologue.sessions.config import (
+    AdaptiveInterruption,
+    Limits,
+    NoiseReduction,
+    PcmuFormat,
+    SemanticVad,
+    ServerVad,
+    Transcription,
+)
 from duologue.sessions.effects import Shutdown
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.stored_prompts import PromptTemplate
@@ -117,6 +125,10 @@ def test_null_takes_away_what_may_be_missing() -> None:
     session = driver.machine.session
     assert (session.parallel_tool_calls, session.reasoning) == (msgspec.UNSET, msgspec.UNSET)
     assert session.audio.input.transcription == Transcription(model="whisper-1")
+    judged = {"mode": "adaptive", "acknowledgements": ["aye"]}
+    driver.update({"interruption": judged})
+    driver.update({"interruption": {"acknowledgements": None}})
+    assert driver.machine.session.interruption == AdaptiveInterruption()
 
 
 def test_null_in_a_response_is_as_good_as_nothing() -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scripted_engine import ScriptedEngine
@@ -128,9 +129,13 @@ class ScriptedServer:
 
 @asynccontextmanager
 async def scripted_server(
-    script: Script = answer, mcp: McpRules | None = None, edge: EdgeSettings | None = None, **limits: Any
+    script: Script = answer,
+    mcp: McpRules | None = None,
+    edge: EdgeSettings | None = None,
+    certificate: Path | None = None,
+    **limits: Any,
 ) -> AsyncIterator[ScriptedServer]:
-    """Serve with ``script`` in the place of the models and the given limits of a session."""
+    """Serve with ``script`` in the place of the models and the given limits of a session; https by a certificate."""
     engine = FollowingEngine(script)
     settings = ManagerSettings(
         names=NAMES,
@@ -145,7 +150,7 @@ async def scripted_server(
     gateway = Gateway(engine, NAMES, edge or EdgeSettings())
     gateway.open(SessionManager(engine, settings, tool_servers=McpServers))  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0)
-    server = http_server(create_app(gateway, ApiKeys([KEY])))
+    server = http_server(create_app(gateway, ApiKeys([KEY])), certificate=certificate)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     host, port = listener.getsockname()
     try:

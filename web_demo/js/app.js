@@ -45,6 +45,7 @@ export function start(withMicrophone = true) {
     device: byId('microphone').value,
     withMicrophone,
     picture,
+    extensions: transport() === 'webrtc' ? byId('face').value : '',
     audioElement: byId('voice'),
   });
 }
@@ -61,9 +62,14 @@ byId('composer').addEventListener('submit', (event) => {
   byId('text').value = '';
 });
 for (const radio of document.querySelectorAll('input[name=transport]')) {
-  radio.addEventListener('change', () => settings.useTransport(transport()));
+  radio.addEventListener('change', () => useTransport());
 }
-settings.useTransport(transport());
+useTransport();
+
+function useTransport() {
+  settings.useTransport(transport());
+  byId('face').disabled = session.state !== 'idle' || transport() !== 'webrtc';
+}
 
 function toggled(button, off, on) {
   const pressed = button.getAttribute('aria-pressed') !== 'true';
@@ -115,6 +121,7 @@ function showState(state) {
   for (const id of ['mute', 'interrupt', 'text']) byId(id).disabled = state !== 'live';
   byId('composer').querySelector('button').disabled = state !== 'live';
   for (const input of document.querySelectorAll('input[name=transport], #key')) input.disabled = !idle;
+  useTransport();
   if (state === 'connecting') timeline.start();
   if (idle) {
     timeline.stop();
@@ -193,7 +200,7 @@ const ACTIONS = {
   'Turn sound on': () => session.sound?.wake(),
   'Use WebSocket': () => {
     document.querySelector('input[value=websocket]').checked = true;
-    settings.useTransport('websocket');
+    useTransport();
     return start();
   },
 };

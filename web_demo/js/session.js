@@ -29,8 +29,8 @@ export class Session extends EventTarget {
     this.count = 0;
   }
 
-  /** `withMicrophone` false: a conversation in text, with spoken answers. */
-  async start({ transport, key, device, withMicrophone = true, picture = null, audioElement }) {
+  /** `withMicrophone` false: a conversation in text, with spoken answers. `extensions`: what a call asks for besides. */
+  async start({ transport, key, device, withMicrophone = true, picture = null, extensions = '', audioElement }) {
     this.move('connecting');
     this.tell('problem', null);
     const aborted = (this.starting = new AbortController()).signal;
@@ -56,7 +56,7 @@ export class Session extends EventTarget {
         ended: (problem) => this.stop(problem),
         video: (stream) => this.tell('video', stream),
       };
-      this.link = new LINKS[transport]({ sound, microphone, picture, key, model: model.id, handlers, audioElement });
+      this.link = new LINKS[transport]({ sound, microphone, picture, extensions, key, model: model.id, handlers, audioElement });
       await this.link.open();
       aborted.throwIfAborted();
       this.listen();
@@ -86,11 +86,11 @@ export class Session extends EventTarget {
     await sound?.close();
   }
 
-  /** This is what is served: what you say is to be written down, if it can, and if nobody has said otherwise. */
+  /** This is what is served: what you say is written down while you say it, if it can, and if nobody has said otherwise. */
   adopt(model) {
     const [recogniser] = model.transcription_models;
     if (this.draft.audio?.input?.transcription === undefined && recogniser !== undefined) {
-      this.draft = merged(this.draft, { audio: { input: { transcription: { model: recogniser } } } });
+      this.draft = merged(this.draft, { audio: { input: { transcription: { model: recogniser, delay: 'low' } } } });
     }
     this.tell('served', model);
   }

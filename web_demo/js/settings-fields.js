@@ -13,14 +13,15 @@ const turnType = (session) => session.audio?.input?.turn_detection?.type;
 const byServer = (session) => turnType(session) === 'server_vad';
 const automatic = (session) => turnType(session) !== undefined;
 const recognised = (session) => Boolean(session.audio?.input?.transcription);
+const judged = (session) => session.interruption?.mode === 'adaptive';
 const reduced = (session) => Boolean(session.audio?.input?.noise_reduction);
 
-/** A choice between objects told apart by their `type`, or null. */
-const kind = (options) => ({
+/** A choice between objects told apart by their `type`, or another field, or null. */
+const kind = (options, tag = 'type') => ({
   control: 'select',
   options,
-  read: (value) => value?.type ?? '',
-  write: (choice) => (choice === '' ? null : { type: choice }),
+  read: (value) => value?.[tag] ?? '',
+  write: (choice) => (choice === '' ? null : { [tag]: choice }),
 });
 
 export const GROUPS = [
@@ -56,6 +57,10 @@ export const GROUPS = [
       { path: `${TURNS}.eagerness`, label: 'Eagerness', control: 'select', options: ['auto', 'low', 'medium', 'high'], initial: 'auto', when: (session) => turnType(session) === 'semantic_vad' },
       { path: `${TURNS}.create_response`, label: 'Answer by itself', control: 'switch', initial: true, when: automatic },
       { path: `${TURNS}.interrupt_response`, label: 'Speech interrupts the answer', control: 'switch', initial: true, when: automatic },
+      { path: 'interruption', label: 'What interrupts', ...kind([['', 'any speech'], ['adaptive', 'more than “mm-hmm”']], 'mode'), read: (value) => (value?.mode === 'adaptive' ? 'adaptive' : '') },
+      { path: 'interruption.min_duration_ms', label: 'Speech that always does (ms)', control: 'range', min: 100, max: 5000, step: 100, initial: 800, when: judged },
+      { path: 'interruption.min_words', label: 'Words that it takes', control: 'range', min: 0, max: 20, step: 1, initial: 0, when: judged },
+      { path: 'interruption.acknowledgements', label: 'Words that never do', control: 'words', empty: null, placeholder: 'the English ones', when: judged },
     ],
   },
   {
@@ -69,6 +74,8 @@ export const GROUPS = [
       { path: `${RECOGNISER}.delay`, label: 'Delay of transcripts', control: 'select', options: [['', 'unset'], 'minimal', 'low', 'medium', 'high', 'xhigh'], empty: null, when: recognised },
       { path: 'audio.input.noise_reduction', label: 'Noise reduction', ...kind([['', 'off'], ['near_field', 'near: headset'], ['far_field', 'far: room']]) },
       { path: 'audio.input.noise_reduction.strength', label: 'Strength', control: 'range', min: 0, max: 2, step: 0.1, initial: 1, when: reduced },
+      { path: 'audio.input.echo_cancellation', label: 'Cancel echo on the server', control: 'switch', read: (value) => value !== undefined && value !== null, write: (on) => (on ? {} : null) },
+      { path: 'audio.input.echo_cancellation.delay_ms', label: 'Least delay of the echo (ms)', control: 'range', min: 0, max: 2000, step: 20, initial: 0, when: (session) => Boolean(session.audio?.input?.echo_cancellation) },
       { path: 'include', label: 'Probabilities of transcripts', control: 'switch', read: (value) => Boolean(value?.length), write: (on) => (on ? ['item.input_audio_transcription.logprobs'] : null) },
     ],
   },
@@ -97,6 +104,9 @@ export const GROUPS = [
     title: 'On the wire',
     fields: [
       { path: 'audio.input.format', label: 'Your sound', initial: { type: 'audio/pcm' }, ...kind(FORMATS), write: (type) => format(type), socketOnly: true },
+      { path: 'audio.output.first_chunk_ms', label: 'First piece of an answer (ms)', control: 'number', min: 13, max: 2000, empty: null, placeholder: 'as the engine has it' },
+      { path: 'pacing', label: 'Send sound as it is played', control: 'switch', socketOnly: true, read: (value) => value !== undefined && value !== null, write: (on) => (on ? {} : null) },
+      { path: 'pacing.lead_ms', label: 'How far ahead (ms)', control: 'range', min: 100, max: 10_000, step: 100, initial: 300, socketOnly: true, when: (session) => Boolean(session.pacing) },
       { path: 'audio.output.format', label: 'Its sound', initial: { type: 'audio/pcm' }, ...kind(FORMATS), write: (type) => format(type), socketOnly: true },
     ],
   },

@@ -123,8 +123,10 @@ export class Transcript {
   tag(id, text) {
     const item = this.items.get(id);
     if (item === undefined) return;
+    const follows = this.follows();
     item.tag.textContent = text;
     item.entry.classList.remove('partial', 'waiting');
+    if (follows) this.list.scrollTop = this.list.scrollHeight;
   }
 
   /** Speech that came to nothing leaves no empty bubble. */

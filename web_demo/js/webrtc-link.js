@@ -16,8 +16,8 @@ const late = (ms) => pause(ms).then(() => Promise.reject(new Problem('no-webrtc'
 export class WebRtcLink {
   serverCuts = true;
 
-  constructor({ sound, microphone, picture, key, model, handlers, audioElement }) {
-    Object.assign(this, { sound, microphone, picture, key, model, handlers, audioElement });
+  constructor({ sound, microphone, picture, extensions, key, model, handlers, audioElement }) {
+    Object.assign(this, { sound, microphone, picture, extensions, key, model, handlers, audioElement });
     this.call = null; // {id, token} once there is one
     this.listening = 'open';
     this.speaking = new Set(); // responses whose sound is being played
@@ -26,7 +26,8 @@ export class WebRtcLink {
   }
 
   async open() {
-    await this.connect(`v1/realtime/calls?${new URLSearchParams({ model: this.model })}`, this.key);
+    const query = new URLSearchParams({ model: this.model, ...(this.extensions && { extensions: this.extensions }) });
+    await this.connect(`v1/realtime/calls?${query}`, this.key);
   }
 
   /** A new peer connection, to a new call or to the one there is. Throws a `Problem`. */

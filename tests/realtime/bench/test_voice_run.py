@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from typer.testing import CliRunner
 from websockets.asyncio.server import serve
 
 from duologue.codecs.resample import resample
+from duologue.engine import metrics
 from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.words import word_errors
 from duologue.realtime.bench import voice_run
@@ -23,12 +25,12 @@ from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.cli import app
 from duologue.realtime.bench.intelligibility import RecognisedReply, packaged_recogniser, recognise_replies
 from duologue.realtime.bench.loopback import Answer, LoopbackServer, tone
-from duologue.realtime.bench.measures import PARTS
+from duologue.realtime.bench.measures import LIMITED, PARTS
 from duologue.realtime.bench.utterances import SENTENCES, Library, plan
 from duologue.realtime.bench.voice_report import REPLIES, REPORT, compute, write_lines
 from duologue.realtime.bench.voice_run import VoiceOptions, plan_calls, run_voice
 from duologue.realtime.bench.voice_series import plan_series, run_series
-from duologue.realtime.bench.voice_table import print_series
+from duologue.realtime.bench.voice_table import print_report, print_series
 
 SETTINGS = CallerSettings(silence_ms=200, reply_ms=100)
 
@@ -45,6 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     async def record() -> None:
         async with LoopbackServer(hears_everything) as server:
             options = VoiceOptions(out=out, url=server.url, utterances=2, barge_ins=1, recognise=0, settings=SETTINGS)
+            options = replace(options, goodput={"audio_ttfp": 500.0, "v2v": 5000.0})
             await run_voice(options)
 
     asyncio.run(record())
@@ -62,6 +65,45 @@ def test_every_utterance_is_answered_and_timed(run: Path):
     for result in score.results[:2]:
         parts = [getattr(result.split, f"{name}_ms") for name in PARTS]
         assert sum(parts) == pytest.approx(result.split.v2v_ms, abs=0.01)
+
+
+def test_fc_173_the_answers_within_their_limits_are_counted(run: Path):
+    report, (score,) = compute(run)
+    assert report.metrics["audio_ttfp"].n == len(score.deliveries) >= 3
+    assert 0 <= report.metrics["audio_ttfp"].max < 500
+    assert (report.goodput.good, report.goodput.attempted, report.goodput.share) == (2, 2, 1.0)
+    assert report.goodput.per_s == pytest.approx(2 / score.duration_s, rel=0.01)
+    console = Console(file=io.StringIO(), width=160)
+    print_report(report, console)
+    assert "goodput (audio_ttfp <= 500 ms, v2v <= 5000 ms)" in console.file.getvalue()
+    assert "2 of 2 (100.0 %)" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("audio_ttft:500", "there is no measure 'audio_ttft'; there are v2v, silence_window,"),
+        ("v2v", "'v2v' must be v2v:LIMIT with a limit in ms"),
+        ("audio_ttfp:soon", "'audio_ttfp:soon' must be"),
+        ("audio_underrun:-1", "a limit in s, at least 0"),
+        ("v2v:nan", "must be"),
+    ],
+)
+def test_fc_173_a_misspelt_measure_is_refused_with_the_valid_ones(tmp_path: Path, limit: str, words: str):
+    refused = CliRunner().invoke(app, ["voice", "--goodput", limit, "--out", str(tmp_path / "out")])
+    assert refused.exit_code == 1
+    assert words in refused.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_fc_173_a_measure_has_one_name_everywhere():
+    page = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text()
+    metrics_page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+    for name in LIMITED:
+        assert f"`{name}`" in page
+    for name in ("audio_ttfp", "audio_underrun", "audio_duration"):
+        assert f"duologue_{name}_s" in metrics_page
+        assert hasattr(metrics, f"{name}_s")
 
 
 def test_the_interrupted_answer_stops(run: Path):

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from duologue.realtime.bench.goodput import goodput, parse_limits
 from duologue.realtime.bench.utterances import Utterance
 from duologue.realtime.bench.voice_score import CallScore, score_call
 from duologue.realtime.event_log import LogEntry
@@ -261,3 +262,25 @@ def test_pacing_lag_is_read_from_the_sent_chunks():
     log = spoken()
     log.entries.insert(0, LogEntry("c2s", 0.0213, {"type": "input_audio_buffer.append", "bytes": 960}, 0.02))
     assert log.score().pacing_lags_ms == [pytest.approx(1.3)]
+
+
+def test_fc_173_an_answer_is_good_if_it_keeps_to_every_limit():
+    quick = spoken().created(4.73, "r0").delta(5.0, "r0", loud(0.5)).delta(5.9, "r0", loud(0.5)).done(6.5, "r0").score()
+    silent = spoken().score()
+    wrong = spoken("Men are cups.").created(4.73, "r0").delta(4.8, "r0", loud(1.0)).done(5.2, "r0").score()
+
+    def good(**limits: float) -> int:
+        scores = [quick, silent, wrong]
+        counted = goodput(limits, [score.results[0] for score in scores], scores[:1], 10.0)
+        assert (counted.attempted, counted.per_s) == (3, counted.good / 10)
+        return counted.good
+
+    assert good(audio_ttfp=270.0) == good(v2v=800.0, silence_window=520.0) == good(audio_underrun=0.4) == 1
+    assert good(audio_ttfp=269.9) == good(v2v=799.9, silence_window=520.0) == good(audio_underrun=0.39) == 0
+    assert good(first_clause=1e9) == 0, "what was not measured was not kept to"
+
+
+def test_fc_173_a_limit_given_twice_is_refused():
+    assert parse_limits(["v2v:1000", "audio_ttfp:0.5"]) == {"v2v": 1000.0, "audio_ttfp": 0.5}
+    with pytest.raises(ValueError, match="'v2v' is given twice"):
+        parse_limits(["v2v:1000", "v2v:500"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rtp_line import FRAME_S, Line
 
 from duologue.realtime.webrtc.jitter import (
     FILL_LIMIT_S,
@@ -16,69 +16,9 @@ from duologue.realtime.webrtc.jitter import (
     MOST_ALLOWANCE_S,
     RTP_RATE,
     STALL_S,
-    JitterBuffer,
     Lost,
-    Piece,
-    Received,
     Silence,
 )
-
-FRAME_S = 0.020
-TICK_S = 0.020
-
-
-@dataclass
-class Line:
-    """A buffer at the end of a line. Packet ``n`` is ``n`` encoded in four bytes, sent at ``n * 20 ms``."""
-
-    number: int = 65_500
-    timestamp: int = (1 << 32) - 96_000
-    buffer: JitterBuffer = field(default_factory=JitterBuffer)
-    pieces: list[tuple[float, Piece]] = field(default_factory=list)
-    now: float = 1000.0
-    next_tick: float = 1000.0
-
-    def wait_until(self, now: float) -> None:
-        """Let the clock run: a tick of 20 ms, and the deadline of a hole."""
-        while True:
-            at = min(self.next_tick, self.buffer.deadline or self.next_tick)
-            if at > now:
-                break
-            self.now = max(at, self.now)
-            self._take(self.buffer.poll(self.now))
-            if at == self.next_tick:
-                self.next_tick += TICK_S
-        self.now = now
-
-    def arrive(self, n: int, at: float, *, timestamp: int | None = None, payload: bytes | None = None) -> None:
-        """Packet ``n`` comes ``at`` seconds after the first was sent."""
-        self.wait_until(1000.0 + at)
-        ticks = n * FRAME_TICKS if timestamp is None else timestamp
-        self._take(
-            self.buffer.add(
-                (self.number + n) & 0xFFFF,
-                (self.timestamp + ticks) & 0xFFFFFFFF,
-                FRAME_TICKS,
-                n.to_bytes(4, "big") if payload is None else payload,
-                self.now,
-            )
-        )
-
-    def _take(self, pieces: list[Piece]) -> None:
-        self.pieces += [(self.now - 1000.0, piece) for piece in pieces]
-
-    def heard(self) -> list[int]:
-        return [int.from_bytes(piece.payload, "big") for _, piece in self.pieces if isinstance(piece, Received)]
-
-    def given_at(self, n: int) -> float:
-        payload = n.to_bytes(4, "big")
-        return next(at for at, piece in self.pieces if isinstance(piece, Received) and piece.payload == payload)
-
-    def ticks(self) -> int:
-        return sum(FRAME_TICKS if isinstance(piece, Received) else piece.ticks for _, piece in self.pieces)
-
-    def of(self, kind: type) -> list[tuple[float, Piece]]:
-        return [(at, piece) for at, piece in self.pieces if isinstance(piece, kind)]
 
 
 def test_in_order_nothing_is_held_through_both_wraps() -> None:
@@ -191,6 +131,22 @@ def test_FC_107_a_fast_or_slow_clock_neither_fills_nor_empties() -> None:
                 assert at == pytest.approx(n * FRAME_S * 48_000 / rate, abs=1e-6)
                 line.pieces.clear()
         assert line.buffer.stats.lost == line.buffer.stats.stall_ticks == line.buffer.stats.silence_ticks == 0
+
+
+@pytest.mark.parametrize("rate", [48_010, 47_990])
+def test_FC_107_a_clock_is_followed_through_jitter_too(rate: int) -> None:
+    line, frames, ticks = Line(), 90_000, 0
+    late = random.Random(3)
+    sent = ((n * FRAME_S * 48_000 / rate + late.random() * 0.020, n) for n in range(frames))
+    for at, n in sent:  # the jitter is that of a frame, so that none overtakes another
+        line.arrive(n, at)
+        if len(line.pieces) > 100:
+            ticks += line.ticks()
+            line.pieces.clear()
+    stats = line.buffer.stats
+    assert ticks + line.ticks() == frames * FRAME_TICKS
+    assert (stats.lost, stats.late, stats.silence_ticks, stats.stall_ticks) == (0, 0, 0, 0)
+    assert stats.most_held_s == 0.0
 
 
 def test_a_sender_that_starts_anew_is_followed() -> None:

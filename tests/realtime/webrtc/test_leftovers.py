@@ -89,16 +89,21 @@ async def test_fc_140_a_hundred_calls_made_and_dropped_leave_nothing(
         for first in range(0, CALLS, AT_ONCE):
             await asyncio.gather(*(one_call(http, engine, first + number) for number in range(AT_ONCE)))
         await over(edge, before)
-        assert held() == before
+        assert grown(before) == {}
         assert edge.sessions.open_sessions == len(edge.gateway.calls) == 0
         assert all(stream.aborted for stream in engine.streams)
         speaking.cancel()
+
+
+def grown(before: dict[str, int]) -> dict[str, int]:
+    """What there is more of than before. Of some things there may be less: the HTTP client drops idle connections."""
+    return {name: count for name, count in held().items() if count > before[name]}
 
 
 async def over(edge: Any, before: dict[str, int] | None = None) -> None:
     """Wait until every call is over, and what was held is let go of."""
     for _ in range(200):
         gc.collect()
-        if not edge.gateway.desk()._tasks and (before is None or held() == before):
+        if not edge.gateway.desk()._tasks and (before is None or not grown(before)):
             return
         await asyncio.sleep(0.05)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import psutil
 import pytest
-from live_sessions import manager_of
-from rtc_client import LOOPBACK, RtcClient
+from aiortc.sdp import SessionDescription
+from live_sessions import manager_of, settled
+from msgspec.structs import replace
+from rtc_client import LOOPBACK, Camera, RtcClient
 from scripted_engine import ScriptedEngine
 
 from duologue.realtime.gateway import EdgeSettings
@@ -76,6 +80,15 @@ def sections_of(sdp: str) -> list[tuple[str, str, bool]]:
         (offer([line.replace("actpass", "holdconn") for line in audio()]), "'a=setup:holdconn'"),
         (offer([line for line in audio() if "rtcp-mux" not in line]), "'a=rtcp-mux'"),
         (offer([line for line in audio() if "mid" not in line]), "no 'a=mid'"),
+        (offer([line for line in audio() if "setup" not in line]), "no DTLS role ('a=setup')"),
+        (offer(audio("0", "a=mid:1")), "more than one 'a=mid'"),
+        (offer(audio("0", "a=ice-ufrag:efgh")), "more than one 'a=ice-ufrag'"),
+        (offer(audio("0"), channel("0")), "two of its sections are called '0'"),
+        (offer(audio("0"), [line for line in channel() if "sctp-port" not in line]), "no SCTP port ('a=sctp-port')"),
+        (offer([line.replace("SAVPF 111", "SAVPF 111 72") for line in audio()]), "the payload type '72'"),
+        (offer([line.replace("SAVPF 111", "SAVPF 111 x") for line in audio()]), "the payload type 'x'"),
+        (offer(audio()).replace("v=0", "v=0.5"), "does not begin with 'v=0'"),
+        (offer(audio("0", CANDIDATE + " raddr 0.0.0.0 rport x")), "a candidate that cannot be read"),
         (offer(audio("0", "a=candidate:1 1 udp")), "a candidate that cannot be read"),
         (offer(["m=audio"]), "is no media line"),
         (offer(*[audio(str(n)) for n in range(40)]), "more than 32 media sections"),
@@ -132,6 +145,87 @@ def test_the_direction_of_video_is_read(direction: str, shows: bool, wants: bool
     section = [line for line in video("1") if line != "a=sendrecv"] + ([f"a={direction}"] if direction else [])
     taken = parsed(offer(audio("0"), section), takes_video=True)
     assert (taken.shows_video, taken.wants_video) == (shows, wants)
+
+
+def test_the_direction_of_the_whole_session_counts_where_a_section_has_none() -> None:
+    section = [line for line in video("1") if line != "a=sendrecv"]
+    taken = parsed(offer(audio("0"), section).replace("s=-", "s=-\r\na=recvonly"), takes_video=True)
+    assert (taken.shows_video, taken.wants_video) == (False, True)
+    assert "a=recvonly" in taken.sdp.partition("m=video")[2]
+
+
+def test_lines_that_the_library_cannot_read_and_does_not_need_are_left_out() -> None:
+    odd = [
+        "c=IN IP5 nowhere",
+        "a=rtcp:nine",
+        "a=rtcp-fb:111",
+        "a=extmap:1 urn:one with attributes",
+        "a=ssrc:1",
+        "a=fmtp:112 apt=111",
+        "a=fmtp:111 minptime=soon",
+    ]
+    kept = ["a=fmtp:111 minptime=10;useinbandfec=1", "a=extmap:2/recvonly urn:two", "a=rtcp-fb:* nack"]
+    text = offer(audio("0", *odd, *kept)).replace("m=audio 9 ", "m=audio  9/2 ")
+    lines = parsed(text, takes_video=False).sdp.splitlines()
+    assert set(kept) <= set(lines)
+    assert not set(odd) & set(lines)
+    assert "m=audio 9 UDP/TLS/RTP/SAVPF 111" in lines
+    SessionDescription.parse("\r\n".join(lines))
+
+
+def broken(lines: list[str], seed: int) -> str:
+    """An offer with one to three lines lost, doubled, misspelt or stirred."""
+    fate, lines = random.Random(seed), list(lines)
+    for _ in range(fate.randint(1, 3)):
+        place, line = fate.randrange(len(lines)), fate.choice(lines)
+        match fate.randrange(4):
+            case 0:
+                del lines[place]
+            case 1:
+                lines.insert(place, line)
+            case 2:
+                at = fate.randrange(2, max(3, len(lines[place])))
+                misspelt = fate.choice(["", "x", "-1", "99999999999", " ", "é", ":", "/"])
+                lines[place] = lines[place][:at] + misspelt + lines[place][at + fate.randint(0, 3) :]
+            case 3:
+                words = lines[place].split(" ")
+                fate.shuffle(words)
+                lines[place] = " ".join(words)
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+async def real_offer() -> list[str]:
+    client = RtcClient(camera=Camera())
+    try:
+        return (await client.offer()).splitlines()
+    finally:
+        await client.close()
+
+
+async def test_fc_163_what_is_not_refused_can_be_read_by_the_library() -> None:
+    lines = await real_offer()
+    refused = 0
+    for seed in range(2000):
+        try:
+            taken = parsed(broken(lines, seed), takes_video=seed % 2 == 0)
+        except ProtocolError:
+            refused += 1
+            continue
+        SessionDescription.parse(taken.sdp)
+    assert 200 < refused < 1800
+
+
+async def test_fc_163_broken_offers_are_answered_or_refused_in_words_and_leave_nothing(serve: Any) -> None:
+    lines = await real_offer()
+    settings = EdgeSettings(webrtc=replace(LOOPBACK, connect_timeout_s=0.2))
+    async with serve(manager_of(ScriptedEngine(), max_sessions=200), settings=settings) as edge, edge.http() as http:
+        ports = len(psutil.Process().net_connections("udp"))
+        for seed in range(100):
+            body = {"content": broken(lines, seed), "headers": {"Content-Type": "application/sdp"}}
+            answer = await http.post("/v1/realtime/calls", **body)
+            assert answer.status_code in (201, 400), (seed, answer.text)
+        await settled(lambda: not len(edge.gateway.desk()) and not edge.sessions.open_sessions)
+        await settled(lambda: len(psutil.Process().net_connections("udp")) == ports)
 
 
 @pytest.mark.parametrize(
