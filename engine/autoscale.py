@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from duologue.engine.deploy import Autoscale, DeployError
 from duologue.engine.executors.base import Replica
-from duologue.engine.executors.remote import WorkerError
+from duologue.engine.executors.restarts import WorkerError
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.process import ProcessReplica, WorkerSpec
 from duologue.engine.executors.ray_cluster import RayCluster
 from duologue.engine.executors.ray_replica import RayReplica, RaySpec
-from duologue.engine.executors.remote import RemoteReplica, WorkerError
+from duologue.engine.executors.remote import RemoteReplica
+from duologue.engine.executors.restarts import WorkerError
 from duologue.engine.metering import Work
 from duologue.engine.models import ModelUnavailable, require
 from duologue.engine.orchestrator import Orchestrator, RequestRefused

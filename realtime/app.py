@@ -94,11 +94,15 @@ def create_app(gateway: Gateway, keys: ApiKeys, demo: bool = True) -> Starlette:
 
 
 async def health(request: Request) -> Response:
-    """200 once every stage is loaded and warm and while sessions are let in; else 503. Both say how each stage is."""
+    """200 once every stage is loaded and warm, while sessions and calls are let in; else 503. Both say how each stage
+    and each media worker is."""
     gateway: Gateway = request.app.state.gateway
-    state = gateway.engine.health()
-    status = "draining" if gateway.draining else "ok" if state.ready else "not_ready"
-    body = {"status": status, "stages": state.stages}
+    state, workers = gateway.engine.health(), gateway.media_workers()
+    ready = state.ready and (not workers or any(worker.state == "ready" for worker in workers))
+    status = "draining" if gateway.draining else "ok" if ready else "not_ready"
+    body: dict[str, object] = {"status": status, "stages": state.stages}
+    if workers:
+        body["media_workers"] = {str(worker.index): worker.state for worker in workers}
     return JSONResponse(body, status_code=200 if status == "ok" else 503)
 
 
@@ -120,6 +124,8 @@ async def show_model(request: Request) -> Response:
 async def show_metrics(request: Request) -> Response:
     gateway: Gateway = request.app.state.gateway
     metrics.av_delay_difference.set(gateway.av_delay_difference_s)
+    for worker in gateway.media_workers():
+        metrics.media_worker_calls.labels(str(worker.index)).set(worker.calls)
     metrics.event_loop_tasks.set(len(asyncio.all_tasks()))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 

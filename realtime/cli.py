@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from duologue.realtime.deploy_options import MODEL_HELP, AsyncChunk, Speculation, StageOverrides, overrides_of
-from duologue.realtime.webrtc_options import AdvertiseAddress, IceServers, UdpPorts, WebRtcOptions
+from duologue.realtime.webrtc_options import AdvertiseAddress, IceServers, MediaWorkers, UdpPorts, WebRtcOptions
 
 COMMANDS_ELSEWHERE = {
     "talk": "duologue.realtime.talk:talk",
@@ -107,6 +107,7 @@ def serve(
     advertise_address: AdvertiseAddress = None,
     udp_ports: UdpPorts = None,
     ice_server: IceServers = None,
+    media_workers: MediaWorkers = None,
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
     from duologue.engine.deploy import DeployError
@@ -121,7 +122,7 @@ def serve(
         raise fail("--ssl-self-signed and --ssl-certfile exclude each other.")
     try:
         over = overrides_of(model, stage_overrides, async_chunk, speculation)
-        webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or ())
+        webrtc = WebRtcOptions(advertise_address, udp_ports, ice_server or (), media_workers)
         run(
             ServeOptions(
                 host,

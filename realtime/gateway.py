@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +14,7 @@ from duologue.realtime.calls import Calls
 from duologue.realtime.client_secrets import ClientSecrets
 from duologue.realtime.resume import Resumables
 from duologue.realtime.sideband import QueueBounds
+from duologue.realtime.webrtc_options import media_worker_count
 from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
@@ -23,6 +24,7 @@ from duologue.sessions.translation_events import TranslationSession
 
 if TYPE_CHECKING:
     from duologue.realtime.webrtc.desk import CallDesk
+    from duologue.realtime.webrtc.media_workers import MediaWorker
 
 
 class EngineView(Protocol):
@@ -104,6 +106,27 @@ class Gateway:
                 raise ProtocolError("duologue.unsupported_transport", message) from error
             self._desk = CallDesk(self)
         return self._desk
+
+    async def start_media(self) -> None:
+        """Start the media workers that the settings ask for.
+
+        Raises ``WorkerError`` or ``OSError`` if one does not start, ``ProtocolError`` if a number of them is asked for
+        where calls are not installed.
+        """
+        count = media_worker_count(self.settings.webrtc)
+        if count == 0:
+            return
+        try:
+            desk = self.desk()
+        except ProtocolError:
+            if self.settings.webrtc.media_workers == "auto":
+                return
+            raise
+        await desk.start_workers(count)
+
+    def media_workers(self) -> Sequence[MediaWorker]:
+        """Those that there are."""
+        return () if self._desk is None else self._desk.workers
 
     def opens_call(self, call_id: str, offered: Iterable[str]) -> bool:
         """Whether one of the keys offered lets a new peer connection join that call."""

@@ -15,3 +15,8 @@ av_delay_difference = Gauge(
     "Wait of incoming pictures in the jitter buffer less that of incoming sound, mean of the calls that have both",
 )
 event_loop_tasks = Gauge("duologue_event_loop_tasks", "Tasks on the event loop, that of this look included")
+media_worker_calls = Gauge("duologue_media_worker_calls", "Calls whose media a media worker has", ["worker"])
+media_workers_lost = Counter("duologue_media_workers_lost", "Media workers that ended or hung while at work")
+unheard_s = Counter(
+    "duologue_call_unheard_s", "Sound of callers that was left out because the gateway did not keep up, in seconds"
+)

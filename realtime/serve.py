@@ -24,6 +24,7 @@ import uvloop
 from duologue.codecs.noise_suppression import load_noise_suppression
 from duologue.engine.deploy import DeployConfig, DeployError, Overrides, load_deploy
 from duologue.engine.engine import Engine
+from duologue.engine.executors.restarts import WorkerError
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.models import ModelUnavailable, cache_root
 from duologue.engine.pipeline import PipelineError
@@ -142,7 +143,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
     _say_where(options, listener)
     started = time.monotonic()
     try:
-        if not await _finished_before(stop, _load(engine, deploy)):
+        if not await _finished_before(stop, _start(gateway, engine, deploy)):
             return
         # Only now: what a model can do may be written in files that have just been fetched.
         settings = settings_from_deploy(deploy, engine.served_names(), engine.pipeline.capabilities)
@@ -163,6 +164,17 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         server.force_exit = hurry.is_set()
         await http
         await engine.close()
+
+
+async def _start(gateway: Gateway, engine: Engine, deploy: DeployConfig) -> None:
+    """Start the processes for calls, then load. Raises ``StartError``."""
+    try:
+        await gateway.start_media()
+    except (WorkerError, OSError) as error:
+        raise StartError(f"The media workers could not be started: {error}") from error
+    except ProtocolError as error:
+        raise StartError(f"webrtc.media_workers: {error.message}") from error
+    await _load(engine, deploy)
 
 
 async def _load(engine: Engine, deploy: DeployConfig) -> None:

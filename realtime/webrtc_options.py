@@ -6,12 +6,17 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from duologue.engine.deploy.config import DeployConfig, IceServer
+    from duologue.engine.deploy.config import DeployConfig, IceServer, WebRtcDeploy
+
+MOST_MEDIA_WORKERS: Final = 64
+CORES_PER_WORKER: Final = 4
+MOST_OF_AUTO: Final = 2
+"""A worker and the gateway are about equally busy with the same calls: to two of them the gateway cannot give more."""
 
 AdvertiseAddress = Annotated[
     str | None,
@@ -32,6 +37,12 @@ IceServers = Annotated[
         "'turn:...,USER,PASSWORD'.",
     ),
 ]
+MediaWorkers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|auto", help="Processes for the media of WebRTC calls; 0: the server's own. Unset: by its cores."
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class WebRtcOptions:
     advertise: str | None = None
     udp_ports: str | None = None
     ice_servers: Sequence[str] = ()
+    media_workers: str | None = None
 
 
 def laid_over(deploy: DeployConfig, options: WebRtcOptions) -> DeployConfig:
@@ -57,6 +69,8 @@ def laid_over(deploy: DeployConfig, options: WebRtcOptions) -> DeployConfig:
             webrtc = replace(webrtc, udp_ports=_ports(options.udp_ports))
         if options.ice_servers:
             webrtc = replace(webrtc, ice_servers=[_server(text) for text in options.ice_servers])
+        if options.media_workers is not None:
+            webrtc = replace(webrtc, media_workers=_workers(options.media_workers))
     except ValueError as error:
         raise DeployError(str(error)) from error
     return replace(deploy, webrtc=webrtc)
@@ -75,6 +89,23 @@ def _ports(text: str) -> tuple[int, int]:
     if not 1 <= first <= last <= 65_535:
         raise ValueError(f"--udp-ports: '{text}' is no range of ports, as 40000-40100 is.")
     return first, last
+
+
+def _workers(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if not re.fullmatch(r"\d{1,2}", text) or int(text) > MOST_MEDIA_WORKERS:
+        raise ValueError(f"--media-workers: '{text}' is neither 'auto' nor a number up to {MOST_MEDIA_WORKERS}.")
+    return int(text)
+
+
+def media_worker_count(settings: WebRtcDeploy, cores: int | None = None) -> int:
+    """How many media workers there are to be. ``cores``: that this process may use, if not those it finds."""
+    if settings.media_workers != "auto":
+        return settings.media_workers
+    from duologue.engine.cores import usable_cores
+
+    return min((cores or usable_cores()) // CORES_PER_WORKER, MOST_OF_AUTO)
 
 
 def _server(text: str) -> IceServer:

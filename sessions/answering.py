@@ -206,7 +206,7 @@ class Answering:
             del entry.recording.pcm[heard * 2 :]
         core.emit(events.ItemTruncated, item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
         if core.ledger.unsent(item_id):
-            self.responses.media.stop(now)
+            self.responses.media.stop()
 
     def playback_reported(self, report: PlaybackAck, now: float) -> None:
         """The client says how much of an item it has played. Raises ``ProtocolError``."""

@@ -191,7 +191,7 @@ class ConversationMachine:
             case client.ResponseCancel(response_id=response_id):
                 self._answering.responses.cancel(response_id, now)
             case client.OutputAudioClear():
-                self._clear_output(now)
+                self._clear_output()
             case client.PlaybackAck():
                 self._answering.playback_reported(event, now)
             case client.InvalidEvent(error=error):
@@ -209,11 +209,11 @@ class ConversationMachine:
             message = f"'{kind}' is for WebSocket; in a call the sound comes over the audio track."
             raise ProtocolError("invalid_event", message, "type")
 
-    def _clear_output(self, now: float) -> None:
+    def _clear_output(self) -> None:
         if not self._core.context.media_clock:
             message = "'output_audio_buffer.clear' is for WebRTC and SIP; over WebSocket the client owns the player."
             raise ProtocolError("invalid_event", message, "type")
-        self._answering.responses.media.stop(now)
+        self._answering.responses.media.stop()
 
     # -- items ---------------------------------------------------------------------------------------------------------
 

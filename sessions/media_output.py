@@ -48,23 +48,22 @@ class MediaOutput:
         if self.used:
             self._core.effects.append(FinishPlaying(response_id))
 
-    def stop(self, now: float) -> None:
+    def stop(self) -> None:
         """Nothing that waits is to be heard any more."""
         if self.used:
             self.silence()
-            self.truncate(now)
+            self.truncate()
 
     def silence(self) -> None:
         """The track drops what it has not played."""
         self._core.effects.append(StopPlaying())
 
-    def truncate(self, now: float) -> None:
+    def truncate(self) -> None:
         """Cut every item of which something is unheard to what has been played."""
         ledger = self._core.ledger
         if isinstance(ledger, ReportedLedger):
-            for item_id, item in tuple(ledger.unheard()):
-                heard = ledger.truncate(item_id, item.sent, now)
-                self._cut_item(item_id, heard)
+            for item_id, _ in tuple(ledger.unheard()):
+                self._cut_item(item_id, ledger.cut_to_sent(item_id))
 
     def report(self, report: PlayoutStarted | PlayoutStopped | PlayoutCleared) -> None:
         """The track says what it did."""

@@ -210,11 +210,20 @@ class ReportedLedger(PlayoutLedger):
         if (item := self._items.get(item_id)) is None:
             return None
         item.sent = min(item.sent + samples, item.projected)
+        if item.cut is not None and not item.settled:
+            item.cut = item.sent
         item.ends_at = self._queue_ends_at = now
         return now
 
     def unplayed(self, now: float) -> bool:
         return any(self.unheard())
+
+    def cut_to_sent(self, item_id: str) -> int:
+        """The media track is told to stop. Returns the samples of an item that it has played, as far as is known: the
+        report of a frame that leaves meanwhile may be on its way, and still moves the cut."""
+        item = self.item(item_id)
+        item.cut = item.sent
+        return item.sent
 
     def unheard(self) -> Iterator[tuple[str, ItemPlayout]]:
         """Items of which something is still to be played."""

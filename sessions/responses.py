@@ -469,7 +469,7 @@ class Responses:
             self._core.conversation.version += 1
         if self.active is not None:
             self._cancel(self.active, "turn_detected", now)
-        self.media.truncate(now)
+        self.media.truncate()
 
     def end_all(self, outcome: Outcome, now: float) -> None:
         """The session ends, and with it whatever is in progress."""

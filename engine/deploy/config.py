@@ -96,6 +96,9 @@ class WebRtcDeploy(Shape, frozen=True):
     connect_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
     """After so long without a connection a call is given up."""
 
+    media_workers: Annotated[int, msgspec.Meta(ge=0, le=64)] | Literal["auto"] = "auto"
+    """Processes that the media of calls runs in; 0: the gateway's own. ``auto``: by the processor cores."""
+
     video_fps: Annotated[float, msgspec.Meta(gt=0, le=30)] = 1.0
     """Frames a second that are taken of a video track, at most."""
     video_max_side: Annotated[int, msgspec.Meta(ge=64)] = 768

@@ -12,11 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,8 +24,9 @@ from duologue.engine.executors.base import HOST_CLOCK, Emitted, Failed, Message
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.heartbeat import Heartbeat
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
-from duologue.engine.executors.remote import RemoteReplica, WorkerError
-from duologue.engine.executors.threads import run_in_thread
+from duologue.engine.executors.remote import RemoteReplica
+from duologue.engine.executors.restarts import WorkerError
+from duologue.engine.executors.spawn import WorkerProcess
 from duologue.engine.executors.wire import (
     Channel,
     Close,
@@ -76,7 +72,7 @@ class ProcessReplica(RemoteReplica):
         self._spec = spec
         self._connector = connector
         self._worker = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: WorkerProcess | None = None
         self._channel: Channel[Up] | None = None
         self._lost = asyncio.Event()
         self._answer: asyncio.Future[None] | None = None
@@ -162,27 +158,15 @@ class ProcessReplica(RemoteReplica):
 
     async def _start_process(self) -> None:
         self._worker = next(_workers)
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "duologue.engine.executors.worker", self.stage, str(self.index)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        environment |= {name: str(value) for name, value in self._spec.env.items()}
-
-        def spawn() -> None:
-            fd = theirs.fileno()
-            self._process = subprocess.Popen(
-                [*command, str(fd)], env=environment, pass_fds=[fd], stdin=subprocess.DEVNULL
-            )
-
-        try:
-            await run_in_thread(spawn, f"{self.stage}-spawn")
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         self._lost = asyncio.Event()
         channel: Channel[Up] = Channel(up_decoder, self._on_messages, self._on_lost)
-        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
+        self._process = await WorkerProcess.start(
+            "duologue.engine.executors.worker",
+            [self.stage, str(self.index)],
+            channel,
+            {name: str(value) for name, value in self._spec.env.items()},
+            self.stage,
+        )
         self._channel = channel
 
     async def _ask(self, message: msgspec.Struct) -> None:
@@ -207,7 +191,7 @@ class ProcessReplica(RemoteReplica):
         logger.error("Stage '%s': worker %d is alive but does not answer; it is killed.", self.stage, self._worker)
         self._end = "hung and was killed"
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)  # the rest follows from the end of the connection
+            self._process.kill()
 
     def _died(self) -> WorkerError:
         return WorkerError(f"Stage '{self.stage}': its worker process ended.")
@@ -254,17 +238,9 @@ class ProcessReplica(RemoteReplica):
         if process is None:
             return True
         try:
-            code = await run_in_thread(lambda: _ended(process, patience_s), f"{self.stage}-reap")
+            code = await process.ended(patience_s)
             if self._channel is not None:
                 await self._lost.wait()  # everything it sent is read before what it left is swept
         finally:
             self._connector.segments.sweep(self._worker)
         return code == 0
-
-
-def _ended(process: subprocess.Popen[bytes], patience_s: float) -> int:
-    try:
-        return process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        return process.wait()

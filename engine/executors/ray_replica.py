@@ -41,7 +41,8 @@ from duologue.engine.executors.ray_wire import (
     started_decoder,
     up_decoder,
 )
-from duologue.engine.executors.remote import RemoteReplica, WorkerError
+from duologue.engine.executors.remote import RemoteReplica
+from duologue.engine.executors.restarts import WorkerError
 from duologue.engine.executors.threads import run_in_thread
 from duologue.engine.executors.wire import Log, Open, Push, Sent
 from duologue.engine.requests import EngineRequest

@@ -1,44 +1,28 @@
 """What the replicas outside this process have in common: their open requests, reports, death and restart.
 
-A worker that is lost fails its open requests at once, and a new one is started after a pause that grows; after
-``MAX_RESTARTS`` in a row, none any more.
+A worker that is lost fails its open requests at once, and a new one is started (:class:`Restarts`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
 from duologue.engine.executors.base import Done, Failed, Message, Released
+from duologue.engine.executors.restarts import Restarts
 from duologue.engine.executors.wire import Abort, EndInput, Grant
 from duologue.engine.requests import EngineRequest
-
-logger = logging.getLogger(__name__)
-
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 10.0
-MAX_RESTARTS: Final = 8
-"""Restarts in a row; one that lived for ``HEALTHY_S`` starts the count anew."""
-HEALTHY_S: Final = 60.0
 
 ABORT_S: Final = 30.0
 """Longer than any stage's own bound for an abort."""
 
 State = Literal["starting", "ready", "restarting", "failed", "closed"]
-
-
-class WorkerError(RuntimeError):
-    """A worker could not start; ``kind`` is the class of what its stage raised, if it raised."""
-
-    def __init__(self, text: str, kind: str = "") -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 class RemoteReplica(ABC):
@@ -54,8 +38,7 @@ class RemoteReplica(ABC):
         self._aborted: dict[str, float] = {}
         self._reports: deque[Message] = deque()
         self._reported = asyncio.Event()
-        self._restarts = 0
-        self._ready_at = 0.0
+        self._restarts = Restarts(f"Stage '{stage}' (replica {index})")
         self._supervisor: asyncio.Task[None] | None = None
 
     # -- for the orchestrator ------------------------------------------------------------------------------------------
@@ -98,11 +81,11 @@ class RemoteReplica(ABC):
 
     @abstractmethod
     async def load(self) -> None:
-        """Start a worker and let it read its weights. Raises :class:`WorkerError`."""
+        """Start a worker and let it read its weights. Raises ``WorkerError``."""
 
     @abstractmethod
     async def warm_up(self) -> None:
-        """Warm the stage up, and be ready. Raises :class:`WorkerError`."""
+        """Warm the stage up, and be ready. Raises ``WorkerError``."""
 
     @abstractmethod
     def _send(self, message: msgspec.Struct) -> None:
@@ -115,7 +98,8 @@ class RemoteReplica(ABC):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _is_ready(self) -> None:
-        self.state, self._ready_at = "ready", time.monotonic()
+        self.state = "ready"
+        self._restarts.ready()
 
     def _is_stuck(self) -> bool:
         oldest = next(iter(self._aborted.values()), None)
@@ -159,23 +143,9 @@ class RemoteReplica(ABC):
             await asyncio.gather(self._supervisor, return_exceptions=True)
 
     async def _restart(self) -> None:
-        await self._reap(0)
-        if time.monotonic() - self._ready_at >= HEALTHY_S:
-            self._restarts = 0
-        while self._restarts < MAX_RESTARTS:
-            pause = min(FIRST_PAUSE_S * 2**self._restarts, LONGEST_PAUSE_S)
-            self._restarts += 1
-            logger.error(
-                "Stage '%s' lost its worker (replica %d); the next starts in %g s.", self.stage, self.index, pause
-            )
-            await asyncio.sleep(pause)
-            try:
-                await self.load()
-                await self.warm_up()
-            except (WorkerError, OSError) as error:
-                logger.error("Stage '%s' could not start again: %s", self.stage, error)
-                await self._reap(0)
-            else:
-                return
-        self.state = "failed"
-        logger.error("Stage '%s' is given up after %d restarts.", self.stage, MAX_RESTARTS)
+        if not await self._restarts.run(self._start, partial(self._reap, 0)):
+            self.state = "failed"
+
+    async def _start(self) -> None:
+        await self.load()
+        await self.warm_up()

@@ -147,6 +147,11 @@ class Channel(asyncio.Protocol, Generic[M]):
             body = _encoder.encode(messages)
             self._transport.write(_LENGTH.pack(len(body)) + body)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the other end has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def close(self) -> None:
         """Send what waits and close."""
         if self._transport is not None:

@@ -7,9 +7,6 @@ connection ends, for whatever reason, it frees the run's shared memory and exits
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -28,7 +25,6 @@ from duologue.engine.executors.wire import (
     EndInput,
     Grant,
     Launch,
-    Log,
     NotReady,
     Open,
     Ping,
@@ -39,6 +35,7 @@ from duologue.engine.executors.wire import (
     WarmUp,
     down_decoder,
 )
+from duologue.engine.executors.worker_base import log_to, run_worker
 from duologue.engine.requests import EngineRequest, Usage
 from duologue.engine.stage import Stage, StageContext, StageFinish, Taker
 
@@ -159,7 +156,7 @@ class Worker:
 
     async def _load(self, launch: Launch) -> None:
         segments = Segments(launch.run, launch.worker, Path(launch.folder))
-        _log_to(self.channel, launch.log_level)
+        log_to(self.channel, launch.log_level)
 
         def build() -> Stage:
             assert self._connector is not None
@@ -220,27 +217,6 @@ class Worker:
         self.over.set()
 
 
-class _ChannelHandler(logging.Handler):
-    """Sends log records to the gateway, which logs them as its own."""
-
-    def __init__(self, channel: Channel[Down]) -> None:
-        super().__init__()
-        self._channel = channel
-        self._loop = asyncio.get_running_loop()
-        self.setFormatter(logging.Formatter("%(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See :class:`logging.Handler`."""
-        entry = Log(record.levelno, record.name, self.format(record))
-        self._loop.call_soon_threadsafe(self._channel.send, [entry])
-
-
-def _log_to(channel: Channel[Down], level: int) -> None:
-    root = logging.getLogger()
-    root.setLevel(level)
-    root.addHandler(_ChannelHandler(channel))
-
-
 async def _run(fd: int) -> bool:
     worker = Worker()
     await asyncio.get_running_loop().create_unix_connection(lambda: worker.channel, sock=socket.socket(fileno=fd))
@@ -249,17 +225,8 @@ async def _run(fd: int) -> bool:
 
 
 def main() -> NoReturn:
-    """Run until the gateway says so or is gone. Threads that do not come back are not waited for."""
-    fd = int(sys.argv[3])
-    os.set_inheritable(fd, False)
-    # The terminal or the service manager signals everybody; the gateway decides, after its drain. A handler and not
-    # SIG_IGN, which processes that a stage starts would inherit.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    clean = asyncio.Runner().run(_run(fd))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0 if clean else 1)
+    """Run until the gateway says so or is gone."""
+    run_worker(_run, int(sys.argv[3]))
 
 
 if __name__ == "__main__":

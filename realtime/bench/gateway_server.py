@@ -141,7 +141,7 @@ def _seconds(text: str) -> float:
         return SPOKEN_S
 
 
-async def serve(sessions: int) -> None:
+async def serve(sessions: int, media_workers: int) -> None:
     """Serve on a free port until interrupted."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,8 +158,10 @@ async def serve(sessions: int) -> None:
         max_sessions=sessions,
         speculate=False,
     )
-    gateway = Gateway(engine, NAMES, EdgeSettings(webrtc=WebRtcDeploy(addresses=["127.0.0.1"])))
+    webrtc = WebRtcDeploy(addresses=["127.0.0.1"], media_workers=media_workers)
+    gateway = Gateway(engine, NAMES, EdgeSettings(webrtc=webrtc))
     manager = SessionManager(engine, settings)  # type: ignore[arg-type]
+    await gateway.start_media()
     gateway.open(manager)
     with listen("127.0.0.1", 0) as listener:
         server = http_server(create_app(gateway, ApiKeys([])))
@@ -167,15 +169,16 @@ async def serve(sessions: int) -> None:
         print(f"{READY}ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime", flush=True)
         await stop.wait()
         await manager.drain(0)
+        await gateway.close()
         server.should_exit = True
         await running
     await engine.voice_activity.close()
 
 
-def main(sessions: int) -> None:
+def main(sessions: int, media_workers: int = 0) -> None:
     """Run on uvloop, with room for so many sessions."""
     import uvloop
 
     share_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(sessions))
+        runner.run(serve(sessions, media_workers))

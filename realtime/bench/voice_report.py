@@ -87,6 +87,8 @@ class Answers(msgspec.Struct, frozen=True):
     failed: int
     answered_share: float | None
     reasons: dict[str, int]
+    false_starts: int = 0
+    """Turns in which nobody had spoken yet, and that were not answered; the utterance after one counts as usual."""
     within: dict[str, float] = {}
     """Share of all that were attempted that were answered rightly, voice to voice, within so many seconds. Unlike a
     percentile it counts those that never were."""
@@ -227,6 +229,7 @@ def _answers(results: Sequence[UtteranceResult]) -> Answers:
         failed=outcomes["failed"],
         answered_share=round(outcomes["answered"] / len(results), 4) if results else None,
         reasons=dict(reasons.most_common()),
+        false_starts=sum(result.false_starts for result in results),
         within=within(results),
     )
 

@@ -63,6 +63,8 @@ class UtteranceResult(msgspec.Struct, frozen=True):
     response_id: str | None = None
     split: VoiceSplit | None = None
     barge_in: BargeIn | None = None
+    false_starts: int = 0
+    """Turns that were over before the user's first sound and got no answer: noise taken for speech."""
 
 
 class CallScore(msgspec.Struct, frozen=True):
@@ -155,7 +157,8 @@ def _result(call: str, utterance: Utterance, replay: Replay, audio: NDArray[np.f
     turns = [turn for turn in replay.conversation.turns.values() if said.at <= turn.started_s < end]
     transcript = " ".join(turn.transcript.strip() for turn in turns if turn.transcript)
     errors = word_errors(utterance.words, transcript)
-    outcome, reason, turn, response = _outcome(said, turns, replay, audio)
+    false = [turn for turn in turns if _is_false_start(turn, said, replay)]
+    outcome, reason, turn, response = _outcome(said, [turn for turn in turns if turn not in false], replay, audio)
     if outcome == "answered" and errors.rate > RIGHT_WORDS_WER:
         outcome, reason = "wrong_words", f"word error rate {errors.rate:.2f}"
     split = None
@@ -173,7 +176,14 @@ def _result(call: str, utterance: Utterance, replay: Replay, audio: NDArray[np.f
         response_id=response.response_id if response else None,
         split=split,
         barge_in=_barge_in(utterance, replay, audio) if utterance.kind == "barge_in" else None,
+        false_starts=len(false),
     )
+
+
+def _is_false_start(turn: Turn, said: Said, replay: Replay) -> bool:
+    """Whether a turn lies before the utterance. One that is answered is none: the answer is early."""
+    answered = any(response.audio for response in replay.conversation.responses_to(turn.item_id))
+    return turn.stopped_s is not None and turn.stopped_s < said.onset_s and not answered
 
 
 def _outcome(

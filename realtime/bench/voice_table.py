@@ -63,6 +63,7 @@ def _answers_table(report: BenchReport) -> Table:
         "wrong words, early, unanswered, failed",
         f"{answers.wrong_words}, {answers.early}, {answers.unanswered}, {answers.failed}",
     )
+    table.add_row("false starts", str(answers.false_starts))
     within = ", ".join(f"{_percent(share)} in {seconds} s" for seconds, share in answers.within.items())
     table.add_row("of all, answered rightly", within or "not measured")
     if report.goodput is not None:
@@ -140,6 +141,7 @@ SERIES: dict[str, Callable[[BenchReport], str]] = {
         f" / {r.answers.failed}"
     ),
     "goodput": lambda r: "-" if r.goodput is None else _goodput(r.goodput),
+    "false starts": lambda r: str(r.answers.false_starts),
     "answers with a gap of 0.1 s, longest gap": lambda r: (
         f"{_percent(None if r.underrun.continuity is None else 1 - r.underrun.continuity)}, "
         f"{_number(r.underrun.longest_s, ' s')}"

@@ -39,10 +39,13 @@ def webrtc(
     part: Annotated[Part, typer.Option(help="One part of it only.")] = Part.all,
     calls: Annotated[int, typer.Option(min=1, help="Calls at once while costs are measured.")] = 6,
     seconds: Annotated[float, typer.Option(min=1, help="How long each measurement of load and link takes.")] = 6.0,
-    ramp: Annotated[bool, typer.Option(help="Look for the most calls that one core holds.")] = True,
+    ramp: Annotated[bool, typer.Option(help="Look for the most calls that the server holds.")] = True,
     turns: Annotated[int, typer.Option(min=1, help="Answers and interruptions on each transport.")] = 15,
     seed: Annotated[int, typer.Option(help="Fate of the packets on the bad links.")] = 1,
     minutes: Annotated[float, typer.Option(min=0.1, help="How long sound and picture are watched.")] = 1.0,
+    media_workers: Annotated[
+        int, typer.Option(min=0, max=64, help="Media workers of the gateway whose load is measured.")
+    ] = 0,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else.")
     ] = False,
@@ -54,7 +57,7 @@ def webrtc(
     except ModuleNotFoundError as error:
         typer.echo(_MISSING.format(error.name), err=True)
         raise typer.Exit(1) from error
-    options = WebRtcOptions(part.value, calls, seconds, ramp, turns, seed, minutes)
+    options = WebRtcOptions(part.value, calls, seconds, ramp, turns, seed, minutes, media_workers)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("starting", total=None)
@@ -81,7 +84,7 @@ def _print(report: WebRtcReport, console: Console) -> None:
 
 
 def _print_load(report: LoadReport, console: Console) -> None:
-    table = Table(title="What a call costs the server", caption="one core for the server, the callers on the others")
+    table = Table(title="What a call costs the server", caption=_on_cores(report))
     for heading in ("server", "calls", "CPU % per call", "us per 20 ms", "KiB per call", "gap p99", "held"):
         table.add_column(heading, justify="left" if heading == "server" else "right")
     for load in (*report.costs, *report.steps):
@@ -91,10 +94,16 @@ def _print_load(report: LoadReport, console: Console) -> None:
         console.print(f"processor time per 20 ms, bare echo over our gateway both ways: {report.ratio:.2f}")
     if not all(load.held for load in report.costs):
         console.print("Not every server held: this machine was too busy for these figures to be trusted.")
-    for server, calls in report.calls_per_core.items():
-        console.print(f"calls that one core held: {calls} ({server})")
+    for server, calls in report.calls_held.items():
+        console.print(f"calls held: {calls} ({server})")
     if any(load.callers_cpu_percent > 80 for load in (*report.costs, *report.steps)):
         console.print("The callers were busy themselves: this machine has too few cores for the larger steps.")
+
+
+def _on_cores(report: LoadReport) -> str:
+    numbers = ", ".join(map(str, report.server_cores)) or "of all"
+    gateway = f", the gateway with {report.media_workers} media workers" if report.media_workers else ""
+    return f"server on cores {numbers}{gateway}; the callers on the others"
 
 
 def _load_row(load: CallLoad) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""What a call costs a server: its processor time per call, and how many calls one core holds.
+"""What a call costs a server: its processor time per call, and how many calls it holds.
 
-The server is alone on its core; the callers live in this process, on the others, and cost little: their packets are
-made beforehand. Every caller talks without end and is talked to without end, but where it says otherwise.
+The server is alone on its core (with media workers the gateway has one more for each); the callers live in this
+process, on the others, and cost little: their packets are made beforehand. Every caller talks without end and is talked
+to without end, but where it says otherwise.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class _Server:
     events: tuple[dict[str, Any], ...] = ()
     answers: bool = True
     """Whether it sends as much as it gets."""
+    gateway: bool = True
+    """Whether it may have media workers."""
 
 
 _SESSION: Final = {
@@ -62,14 +65,13 @@ _ASK: Final = {
     "item": {"type": "message", "role": "user", "content": [{"type": "input_text", "text": str(ANSWER_S)}]},
 }
 _CALLS: Final = "/v1/realtime/calls"
-_WHOLE: Final = GATEWAY.format(MOST_CALLS + 8)
 
-ECHO: Final = _Server("aiortc, bare echo", SERVER.format("aiortc"))
-MEDIA: Final = _Server("duologue, media alone, echo", SERVER.format("media"))
+ECHO: Final = _Server("aiortc, bare echo", SERVER.format("aiortc"), gateway=False)
+MEDIA: Final = _Server("duologue, media alone, echo", SERVER.format("media"), gateway=False)
 BOTH: Final = _Server(
-    "duologue, gateway, both ways", _WHOLE, _CALLS, turn_packets, (_SESSION, _ASK, {"type": "response.create"})
+    "duologue, gateway, both ways", GATEWAY, _CALLS, turn_packets, (_SESSION, _ASK, {"type": "response.create"})
 )
-LISTENING: Final = _Server("duologue, gateway, listening", _WHOLE, _CALLS, turn_packets, (_SESSION,), answers=False)
+LISTENING: Final = _Server("duologue, gateway, listening", GATEWAY, _CALLS, turn_packets, (_SESSION,), answers=False)
 
 
 class CallLoad(msgspec.Struct, frozen=True):
@@ -99,23 +101,31 @@ class CallLoad(msgspec.Struct, frozen=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """Each server's cost, and the most calls that one core held (None: not looked for)."""
+    """Each server's cost, and the most calls that its cores held (None: not looked for)."""
 
     server_cores: tuple[int, ...]
+    """Those of the gateway; the others have the first of them. Empty: all are shared with the callers."""
+    media_workers: int
     costs: list[CallLoad]
     steps: list[CallLoad]
-    calls_per_core: dict[str, int]
+    calls_held: dict[str, int]
     ratio: float | None
     """Processor time of the bare echo over that of our gateway, both ways, for the same 20 ms. Only worth something if
     both held."""
 
 
-async def run_load(calls: int, seconds: float, ramp: bool, on_phase: OnPhase = lambda text: None) -> LoadReport:
-    """Measure every server with ``calls`` calls; with ``ramp`` find the most that the echo and our gateway hold."""
+async def run_load(
+    calls: int, seconds: float, ramp: bool, media_workers: int = 0, on_phase: OnPhase = lambda text: None
+) -> LoadReport:
+    """Measure every server with ``calls`` calls; with ``ramp`` find the most that the echo and our gateway hold.
+
+    ``media_workers``: of the gateway.
+    """
     costs, steps, most = [], [], {}
-    with _cores() as server_cores:
+    with _cores(1 + media_workers) as server_cores:
         for server in (ECHO, MEDIA, BOTH, LISTENING):
-            async with _serving(server, server_cores) as fleet:
+            cores = server_cores if server.gateway else server_cores[:1]
+            async with _serving(server, cores, media_workers) as fleet:
                 on_phase(f"{server.name}: {calls} calls")
                 await fleet.grow_to(calls)
                 costs.append(await fleet.measure(seconds))
@@ -125,7 +135,7 @@ async def run_load(calls: int, seconds: float, ramp: bool, on_phase: OnPhase = l
                     most[server.name] = max((load.calls for load in [costs[-1], *found] if load.held), default=0)
     by_name = {load.server: load.cpu_us_per_frame for load in costs}
     ratio = round(by_name[ECHO.name] / by_name[BOTH.name], 2) if by_name[BOTH.name] else None
-    return LoadReport(server_cores, costs, steps, most, ratio)
+    return LoadReport(server_cores, media_workers, costs, steps, most, ratio)
 
 
 async def _most(fleet: _Fleet, first: CallLoad, seconds: float, on_phase: OnPhase) -> list[CallLoad]:
@@ -151,7 +161,8 @@ class _Fleet:
     def __init__(self, server: _Server, own: OwnServer) -> None:
         self._server = server
         self._url = own.url if not server.path else own.url.replace("ws://", "http://").split("/v1/")[0] + server.path
-        self._process = psutil.Process(own.pid)
+        process = psutil.Process(own.pid)
+        self._processes = [process, *process.children()]
         self._empty = 0
         self._callers: list[LeanPeer] = []
 
@@ -161,7 +172,7 @@ class _Fleet:
             # What is loaded with the first call belongs to no call.
             await self._call()
             await self._callers.pop().hang_up()
-            self._empty = self._process.memory_info().rss
+            self._empty = self._memory()
         while len(self._callers) < calls:
             await self._call()
         while len(self._callers) > calls:
@@ -176,9 +187,9 @@ class _Fleet:
         await asyncio.sleep(WARM_S)
         for caller in self._callers:
             caller.mark()
-        before, own_before, began = cpu_seconds(self._process), time.process_time(), time.monotonic()
+        before, own_before, began = self._cpu(), time.process_time(), time.monotonic()
         await asyncio.sleep(seconds)
-        took, used = time.monotonic() - began, cpu_seconds(self._process) - before
+        took, used = time.monotonic() - began, self._cpu() - before
         own = time.process_time() - own_before
         calls = len(self._callers)
         sent, received = (sum(getattr(caller, name) for caller in self._callers) for name in ("sent", "received"))
@@ -190,7 +201,7 @@ class _Fleet:
             seconds=round(took, 2),
             cpu_percent_per_call=round(100 * used / took / calls, 3),
             cpu_us_per_frame=round(1e6 * used / max(1, frames), 1),
-            memory_kib_per_call=round((self._process.memory_info().rss - self._empty) / 1024 / calls, 1),
+            memory_kib_per_call=round((self._memory() - self._empty) / 1024 / calls, 1),
             sent=sent,
             received=received,
             gap=metric(1000 * gaps, "ms", "between packets of a call that came back"),
@@ -198,16 +209,23 @@ class _Fleet:
             answers=self._server.answers,
         )
 
+    def _cpu(self) -> float:
+        return sum(cpu_seconds(process) for process in self._processes)
+
+    def _memory(self) -> int:
+        return sum(process.memory_info().rss for process in self._processes)
+
     async def close(self) -> None:
         for caller in self._callers:
             await caller.hang_up()
 
 
 @asynccontextmanager
-async def _serving(server: _Server, cores: tuple[int, ...]) -> AsyncIterator[_Fleet]:
+async def _serving(server: _Server, cores: tuple[int, ...], media_workers: int) -> AsyncIterator[_Fleet]:
+    program = server.program.format(f"{MOST_CALLS + 8}, {media_workers}") if server.gateway else server.program
     with tempfile.TemporaryDirectory(prefix="duologue-bench-") as folder:
         log = Path(folder) / "server.log"
-        async with own_server(None, log, cores=cores, program=server.program) as own:
+        async with own_server(None, log, cores=cores, program=program) as own:
             fleet = _Fleet(server, own)
             try:
                 yield fleet
@@ -216,13 +234,15 @@ async def _serving(server: _Server, cores: tuple[int, ...]) -> AsyncIterator[_Fl
 
 
 @contextmanager
-def _cores() -> Iterator[tuple[int, ...]]:
-    """One core for the server, the others for us meanwhile, where the machine has two and lets us choose."""
+def _cores(wanted: int) -> Iterator[tuple[int, ...]]:
+    """So many cores for the server, fewer where none would be left for us, where the machine has two and lets us
+    choose."""
     if not hasattr(os, "sched_getaffinity") or len(cores := sorted(os.sched_getaffinity(0))) < 2:
         yield ()
         return
-    os.sched_setaffinity(0, cores[1:])
+    server = min(wanted, len(cores) - 1)
+    os.sched_setaffinity(0, cores[server:])
     try:
-        yield (cores[0],)
+        yield tuple(cores[:server])
     finally:
         os.sched_setaffinity(0, cores)

@@ -24,6 +24,7 @@ class WebRtcOptions:
     turns: int = 15
     seed: int = 1
     minutes: float = 1.0
+    media_workers: int = 0
 
 
 class WebRtcReport(msgspec.Struct, frozen=True):
@@ -55,5 +56,5 @@ async def run_webrtc(options: WebRtcOptions, on_phase: Callable[[str], None] = l
         on_phase("links")
         link = await run_lossy(options.seconds, options.seed, row)
     if wanted("load"):
-        load = await run_load(options.calls, options.seconds, options.ramp, on_phase)
+        load = await run_load(options.calls, options.seconds, options.ramp, options.media_workers, on_phase)
     return WebRtcReport(load, link, voice, av)

@@ -2,7 +2,8 @@
 
 A client whose network has changed makes a new peer connection and offers it for the same call
 (:meth:`CallTransport.join`); once it is connected it takes over, with the sound that has not been played, and the one
-before it is closed.
+before it is closed. Where all that happens, in this process or in another, is the matter of the call's media
+(:mod:`duologue.realtime.webrtc.call_media`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from aiortc import RTCDataChannel
-
 from duologue.engine.requests import ImagePart
 from duologue.realtime import metrics
 from duologue.realtime.dialects import Dialect
 from duologue.realtime.sideband import QueueBounds
-from duologue.realtime.webrtc.channel import EventChannel
-from duologue.realtime.webrtc.peer import Peer
-from duologue.realtime.webrtc.playout_queue import PlayoutQueue
+from duologue.realtime.webrtc.call_media import CallListener, CallMedia, End, MediaChannel
+from duologue.realtime.webrtc.channel import send_events
+from duologue.realtime.webrtc.offer import Offer
 from duologue.realtime.websocket import CLOSE_TIMEOUT_S
 from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
@@ -40,16 +39,21 @@ class CallTransport:
     """The session's transport (:class:`~duologue.sessions.actor.DirectTransport`) and its media track
     (:class:`~duologue.sessions.media.Media`)."""
 
-    def __init__(self, dialect: Dialect, bounds: QueueBounds, greeting: Callable[[], ServerEvent]) -> None:
-        """``greeting`` makes the first event for a peer that joins a session that has begun."""
+    def __init__(
+        self,
+        dialect: Dialect,
+        bounds: QueueBounds,
+        greeting: Callable[[], ServerEvent],
+        open_media: Callable[[CallListener], CallMedia],
+    ) -> None:
+        """``greeting`` makes the first event for a peer that joins a session that has begun.
+
+        Raises ``ProtocolError`` where there is no place for its media.
+        """
         self._dialect = dialect
         self._bounds = bounds
         self._greeting = greeting
-        self.queue = PlayoutQueue(self)
-        self._peers: list[Peer] = []
-        """Oldest first. The newest that has connected is in use; there are more than one only during a change."""
-        self._peer: Peer | None = None
-        self._channel: EventChannel | None = None
+        self._channel: MediaChannel | None = None
         self._has_channel = False
         self._greeted = False
         self._listener: MediaListener | None = None
@@ -59,58 +63,24 @@ class CallTransport:
         self._moved = asyncio.Event()
         """Set when there may be a channel to send over, or never will be."""
         self._over = False
+        self._media = open_media(self)
 
     # -- peers ---------------------------------------------------------------------------------------------------------
 
-    def join(self, peer: Peer) -> None:
-        """A peer has been answered; it is used once it is connected."""
-        self._peers.append(peer)
-        self._has_channel = self._has_channel or peer.offer.has_channel
+    async def join(self, offer: Offer) -> str:
+        """The answer to a peer's offer; it is used once it is connected. Raises ``ProtocolError``."""
+        answer = await self._media.join(offer)
+        self._has_channel = self._has_channel or offer.has_channel
+        return answer
 
-    def peer_connected(self, peer: Peer) -> None:
-        self._peer = peer
-        for other in self._peers[: self._peers.index(peer)]:
-            other.be_silent()
-            other.leave()
-
-    def peer_spoke(self, peer: Peer, pcm: bytes) -> None:
-        if peer is self._peer and self._listener is not None:
-            self._listener.hear(pcm)
-
-    def peer_dialled(self, peer: Peer, key: str) -> None:
-        if peer is self._peer and self._listener is not None:
-            self._listener.dialled(key, time.time())
-
-    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
-        if peer is self._peer and self._listener is not None:
-            self._listener.see(picture)
-
-    def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
-        if peer is not self._peer:
-            return
-        events = EventChannel(channel, self._dialect)
-        channel.on("message", lambda message: self._take(events, message))
-        if self._greeted:
-            events.send([self._greeting()])
-        self._channel = events
-        self._moved.set()
-
-    def peer_over(self, peer: Peer, reason: str) -> None:
-        """A peer is gone; with the last one the call is over."""
-        metrics.calls_ended.labels(reason=reason).inc()
-        self._peers.remove(peer)
-        if not self._peers:
-            self._end()
+    async def close_peers(self) -> None:
+        """Let go of every peer there is."""
+        await self._media.close()
 
     @property
     def av_delay_difference_s(self) -> float | None:
         """Of the peer in use: how much longer pictures wait than sound; None without both."""
-        return None if self._peer is None else self._peer.av_delay_difference_s
-
-    async def close_peers(self) -> None:
-        """Let go of every peer there is."""
-        for peer in tuple(self._peers):
-            await peer.close()
+        return self._media.av_delay_difference_s
 
     # -- Transport -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +125,7 @@ class CallTransport:
         if self._has_channel:
             if self._channel is None or not self._channel.ready:
                 return False
-            self._channel.send(events)
+            send_events(self._channel, self._dialect, events)
         self._greeted = True
         return True
 
@@ -163,22 +133,19 @@ class CallTransport:
 
     @property
     def queued_bytes(self) -> int:
-        return self.queue.queued_bytes
+        return self._media.queued_bytes
 
     def attach(self, listener: MediaListener | None) -> None:
         self._listener = listener
 
     def play(self, response_id: str, item_id: str, pcm: bytes) -> None:
-        if self._peer is not None:
-            self._peer.push(response_id, item_id, pcm)
-        else:
-            self.queue.push(response_id, item_id, pcm)
+        self._media.play(response_id, item_id, pcm)
 
     def finish(self, response_id: str) -> None:
-        self.queue.finish(response_id)
+        self._media.finish(response_id)
 
     def clear(self) -> None:
-        self.queue.clear()
+        self._media.clear()
 
     # -- PlayoutListener -----------------------------------------------------------------------------------------------
 
@@ -198,10 +165,33 @@ class CallTransport:
         if self._listener is not None:
             self._listener.playout(report)
 
-    # -- what comes in -------------------------------------------------------------------------------------------------
+    # -- CallListener: what comes in -----------------------------------------------------------------------------------
 
-    def _take(self, channel: EventChannel, message: str | bytes) -> None:
-        if channel is not self._channel or self._over:
+    def on_heard(self, pcm: bytes) -> None:
+        if self._listener is not None:
+            self._listener.hear(pcm)
+
+    def on_dialled(self, key: str) -> None:
+        if self._listener is not None:
+            self._listener.dialled(key, time.time())
+
+    def on_picture(self, picture: ImagePart) -> None:
+        if self._listener is not None:
+            self._listener.see(picture)
+
+    def on_opened(self, channel: MediaChannel) -> None:
+        if self._greeted:
+            send_events(channel, self._dialect, [self._greeting()])
+        self._channel = channel
+        self._moved.set()
+
+    def on_peer_over(self, end: End, last: bool) -> None:
+        metrics.calls_ended.labels(reason=end).inc()
+        if last:
+            self._end()
+
+    def on_message(self, message: str | bytes) -> None:
+        if self._over:
             return
         event = _BINARY if isinstance(message, bytes) else self._dialect.decode(message)
         if isinstance(event, InvalidEvent):

@@ -1,81 +1,29 @@
-"""Events over a data channel: within the size that the peer takes, and no faster than it reads."""
+"""Events over a data channel: as messages within the size that the peer takes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Final
 
-from aiortc import RTCDataChannel
-from aiortc.exceptions import InvalidStateError
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from duologue.realtime import metrics
 from duologue.realtime.dialects import Dialect
+from duologue.realtime.webrtc.call_media import MediaChannel
 from duologue.realtime.websocket import edge_error
 from duologue.sessions import server_events as events
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputAudio, InputImage, Item, MessageItem, OutputAudio
 
-HIGH_WATER: Final = 1024 * 1024
-"""Bytes that may wait in the channel; beyond, the session waits."""
-LOW_WATER: Final = 256 * 1024
 
+def send_events(channel: MediaChannel, dialect: Dialect, batch: Sequence[events.ServerEvent]) -> None:
+    """Queue events in order. One that is too large for the peer goes without its media, or is replaced by an error.
 
-class EventChannel:
-    """The peer's data channel, once it is open."""
-
-    def __init__(self, channel: RTCDataChannel, dialect: Dialect) -> None:
-        self._channel = channel
-        self._dialect = dialect
-        self._low = asyncio.Event()
-        self._low.set()
-        channel.bufferedAmountLowThreshold = LOW_WATER
-        channel.on("bufferedamountlow", self._low.set)
-        channel.on("close", self._low.set)
-
-    @property
-    def ready(self) -> bool:
-        """Whether more can be sent without waiting."""
-        return self._channel.readyState == "open" and self._channel.bufferedAmount < HIGH_WATER
-
-    @property
-    def open(self) -> bool:
-        return self._channel.readyState == "open"
-
-    @property
-    def max_message_bytes(self) -> int:
-        """Longest message that the peer takes; 0: any."""
-        limit: int = self._channel.transport._remote_max_message_size
-        return limit
-
-    def send(self, batch: Sequence[events.ServerEvent]) -> None:
-        """Queue events in order. One that is too large for the peer goes without its media, or is replaced by an error.
-
-        Raises ``ConnectionError`` when the channel is not open.
-        """
-        try:
-            for event in batch:
-                for message in fitting(event, self._dialect, self.max_message_bytes):
-                    self._channel.send(message)
-        except InvalidStateError as error:
-            raise ConnectionError("the data channel is closed") from error
-
-    async def drained(self) -> None:
-        """Wait until the peer has read enough, or the channel is closed."""
-        while self.open and not self.ready:
-            self._low.clear()
-            await self._low.wait()
-
-    async def close(self) -> None:
-        """Close the channel once the peer has everything: a stream is reset behind what was sent on it."""
-        if not self.open:
-            return
-        closed = asyncio.Event()
-        self._channel.on("close", closed.set)
-        self._channel.close()
-        await closed.wait()
+    Raises ``ConnectionError`` when the channel is not open.
+    """
+    for event in batch:
+        for message in fitting(event, dialect, channel.max_message_bytes):
+            channel.send(message)
 
 
 def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence[str]:

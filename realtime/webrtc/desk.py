@@ -7,19 +7,21 @@ import hmac
 import logging
 import math
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
-from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.realtime.calls import LiveSession
 from duologue.realtime.dialects import Dialect
 from duologue.realtime.endpoint import watched
 from duologue.realtime.gateway import Gateway
 from duologue.realtime.sideband import SharedTransport
 from duologue.realtime.webrtc.call import CallTransport
+from duologue.realtime.webrtc.call_media import MediaHost, Video
+from duologue.realtime.webrtc.local_media import LocalHost
+from duologue.realtime.webrtc.media_workers import MediaWorker, MediaWorkers
 from duologue.realtime.webrtc.offer import parsed
-from duologue.realtime.webrtc.peer import Peer, Video
-from duologue.realtime.webrtc.video_out import LevelMeter
 from duologue.realtime.websocket import edge_event_id
 from duologue.sessions.actor import SessionHandle
 from duologue.sessions.config import shown
@@ -29,9 +31,11 @@ from duologue.sessions.server_events import SessionCreated
 
 logger = logging.getLogger(__name__)
 
-LEVEL_METER = "level_meter"
+LEVEL_METER: Final = "level_meter"
 EXTENSIONS = (LEVEL_METER,)
 """What a client may ask for with ``?extensions=``: a video track that shows how loud the server speaks."""
+
+_HANG_UP_S: Final = 1.0
 
 
 @dataclass
@@ -40,7 +44,6 @@ class Call:
 
     id: str
     transport: CallTransport
-    peers: asyncio.TaskGroup
     handle: SessionHandle
     video: Video
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -61,8 +64,20 @@ class CallDesk:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._host: MediaHost = LocalHost(gateway.settings.webrtc)
+        self._workers: MediaWorkers | None = None
         self._calls: dict[str, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start_workers(self, count: int) -> None:
+        """Place calls with so many media workers from now on. Raises ``WorkerError`` or ``OSError``."""
+        self._host = self._workers = MediaWorkers(self._gateway.settings.webrtc, count)
+        await self._workers.start()
+
+    @property
+    def workers(self) -> Sequence[MediaWorker]:
+        """The media workers, if there are any."""
+        return () if self._workers is None else self._workers.workers
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -71,10 +86,6 @@ class CallDesk:
     def extensions(self) -> Collection[str]:
         """What a client may ask for besides the protocol."""
         return EXTENSIONS
-
-    @property
-    def _settings(self) -> WebRtcDeploy:
-        return self._gateway.settings.webrtc
 
     async def place(
         self, sdp: str, model: str | None, opening: Opening, dialect: Dialect, extensions: Collection[str] = ()
@@ -85,16 +96,24 @@ class CallDesk:
         """
         video = Video(
             seen=self._gateway.engine.pipeline.capabilities.image_in,
-            source=LevelMeter if LEVEL_METER in extensions else None,
+            source=LEVEL_METER if LEVEL_METER in extensions else None,
         )
         offer = parsed(sdp, takes_video=video.any)
         self._gateway.sessions.configure(model, opening)
         call_id = f"rtc_{secrets.token_hex(12)}"
-        transport = CallTransport(dialect, self._gateway.settings.bounds, lambda: self._greeting(call_id))
-        peer = Peer(self._settings, offer, transport.queue, transport, video)
-        answer = await peer.answer()
+        transport = CallTransport(
+            dialect,
+            self._gateway.settings.bounds,
+            partial(self._greeting, call_id),
+            partial(self._host.open, video=video),
+        )
+        try:
+            answer = await transport.join(offer)
+        except BaseException:
+            await transport.close_peers()
+            raise
         begun: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
-        serving = self._serve(call_id, transport, peer, (model, opening), begun)
+        serving = self._serve(call_id, transport, video, (model, opening), begun)
         task = asyncio.create_task(serving, name=f"call-{call_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -107,13 +126,9 @@ class CallDesk:
         if call is None:
             raise ProtocolError("call_id_not_found", f"There is no call with the id '{call_id[:64]}'.", "call_id")
         offer = parsed(sdp, takes_video=call.video.any)
-        peer = Peer(self._settings, offer, call.transport.queue, call.transport, call.video)
-        answer = await peer.answer()
+        answer = await call.transport.join(offer)
         if self._calls.get(call_id) is not call:
-            await peer.close()
             raise ProtocolError("call_id_not_found", "The call has just ended.", "call_id")
-        call.transport.join(peer)
-        call.peers.create_task(_keep(call.transport, peer), name=f"call-peer-{call_id}")
         return answer
 
     def opens(self, call_id: str, offered: Iterable[str]) -> bool:
@@ -135,6 +150,9 @@ class CallDesk:
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_HANG_UP_S)
+        await self._host.close()  # with it end the calls of a worker that hangs
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _greeting(self, call_id: str) -> SessionCreated:
@@ -144,44 +162,27 @@ class CallDesk:
         self,
         call_id: str,
         transport: CallTransport,
-        peer: Peer,
+        video: Video,
         wanted: tuple[str | None, Opening],
         begun: asyncio.Future[Call],
     ) -> None:
         """Run a call to its end. ``begun`` gets it once its session has begun, or why there is none."""
         gateway, (model, opening) = self._gateway, wanted
         shared = SharedTransport(transport, gateway.settings.bounds)
+
+        def on_begin(handle: SessionHandle) -> None:
+            call = self._calls[call_id] = Call(call_id, transport, handle, video)
+            gateway.calls.file(call_id, LiveSession(shared, handle))
+            begun.set_result(call)
+
         try:
-            async with asyncio.TaskGroup() as peers:
-
-                def on_begin(handle: SessionHandle) -> None:
-                    call = self._calls[call_id] = Call(call_id, transport, peers, handle, peer.video)
-                    gateway.calls.file(call_id, LiveSession(shared, handle))
-                    transport.join(peer)
-                    peers.create_task(_keep(transport, peer), name=f"call-peer-{call_id}")
-                    begun.set_result(call)
-
-                session = gateway.sessions.serve(shared, model, opening, on_begin, media=transport)
-                try:
-                    await watched(shared, session)
-                finally:
-                    self._calls.pop(call_id, None)
-                    gateway.calls.remove(call_id)
-                    shared.end()
-                    await transport.close_peers()
-        except* ProtocolError as group:
-            begun.set_exception(group.exceptions[0])
+            await watched(shared, gateway.sessions.serve(shared, model, opening, on_begin, media=transport))
+        except ProtocolError as error:
+            begun.set_exception(error)
         finally:
-            await peer.close()
+            self._calls.pop(call_id, None)
+            gateway.calls.remove(call_id)
+            shared.end()
+            await transport.close_peers()
             if not begun.done():
                 begun.set_exception(ProtocolError("duologue.going_away", "The server is shutting down."))
-
-
-async def _keep(transport: CallTransport, peer: Peer) -> None:
-    """Keep a peer until it is over."""
-    reason = "closed"
-    try:
-        reason = await peer.run()
-    finally:
-        await peer.close()
-        transport.peer_over(peer, reason)

@@ -68,8 +68,8 @@ async def _gather(
         for address in host_addresses(settings):
             if (protocol := await _bound(settings, connection, component, address)) is not None:
                 protocols.append(protocol)
+                connection._protocols.append(protocol)  # at once, to be closed with it if another address has no port
                 candidates.append(protocol.local_candidate)
-    connection._protocols += protocols
     candidates += _advertised(settings, candidates)
     if connection.stun_server is not None:
         candidates += await _reflexive(protocols, connection.stun_server)
@@ -89,17 +89,20 @@ def _ports(bounds: tuple[int, int] | None) -> Iterator[int]:
 async def _bound(settings: WebRtcDeploy, connection: Connection, component: int, address: str) -> StunProtocol | None:
     """A socket at a port of the range; None where the address is none of this host's."""
     loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in _ports(settings.udp_ports):
+        # Bound here and not by the loop, since uvloop does not say why it could not.
+        sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
-            transport, protocol = await loop.create_datagram_endpoint(
-                lambda: StunProtocol(connection), local_addr=(address, port)
-            )
+            sock.setblocking(False)
+            sock.bind((address, port))
         except OSError as error:
+            sock.close()
             if not _in_use(error):
                 return None
             continue
-        sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        transport, protocol = await loop.create_datagram_endpoint(lambda: StunProtocol(connection), sock=sock)
         host, bound_port = transport.get_extra_info("sockname")[:2]
         protocol.local_candidate = Candidate(
             foundation=candidate_foundation("host", "udp", host),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from aiortc import (
     RTCDataChannel,
@@ -23,12 +22,13 @@ from duologue.codecs.opus import OpusMissingError
 from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.requests import ImagePart
 from duologue.realtime.webrtc.aiortc_wire import FrameDelays
+from duologue.realtime.webrtc.call_media import End, Video
 from duologue.realtime.webrtc.ice import NoPort, configuration, gather_by
 from duologue.realtime.webrtc.media import IncomingAudio, OutgoingAudio
 from duologue.realtime.webrtc.offer import Offer, bad_offer
 from duologue.realtime.webrtc.playout_queue import PlayoutQueue
 from duologue.realtime.webrtc.video_in import IncomingVideo
-from duologue.realtime.webrtc.video_out import OutgoingVideo, VideoSource
+from duologue.realtime.webrtc.video_out import SOURCES, OutgoingVideo
 from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -43,9 +43,6 @@ _DIRECTIONS = {
     (True, True): "sendrecv",
 }
 """Of a video section in the answer, by whether the peer's is seen and whether it is shown any."""
-
-End = Literal["closed", "failed", "timeout"]
-"""Why a connection is over: closed by either side, lost, or never made."""
 
 
 class PeerListener(Protocol):
@@ -67,25 +64,11 @@ class PeerListener(Protocol):
         """Its data channel is open."""
 
 
-@dataclass(frozen=True)
-class Video:
-    """What a call does with video."""
-
-    seen: bool = False
-    """Whether there is a model that looks at the peer's."""
-    source: Callable[[], VideoSource] | None = None
-    """Makes what the peer is shown; None: nothing is."""
-
-    @property
-    def any(self) -> bool:
-        return self.seen or self.source is not None
-
-
 class Peer:
     """A peer that has sent an offer."""
 
     def __init__(
-        self, settings: WebRtcDeploy, offer: Offer, queue: PlayoutQueue, listener: PeerListener, video: Video = Video()
+        self, settings: WebRtcDeploy, offer: Offer, queue: PlayoutQueue, listener: PeerListener, video: Video
     ) -> None:
         """``queue`` holds what is to be said; ``video``: what is done with a video section of the offer."""
         self.offer = offer
@@ -149,7 +132,7 @@ class Peer:
                 transceiver.receiver.track, self._settings, self._saw, FrameDelays(transceiver.receiver)
             )
         if shown and source is not None:
-            self._showing = OutgoingVideo(transceiver, self._queue, source(), lambda: audio.position)
+            self._showing = OutgoingVideo(transceiver, self._queue, SOURCES[source](), lambda: audio.position)
 
     async def run(self) -> End:
         """Keep the connection up until it is over; says why it is."""

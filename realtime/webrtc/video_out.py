@@ -8,7 +8,7 @@ a level meter; a client asks for it with ``?extensions=level_meter``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final, Protocol
 
@@ -58,6 +58,10 @@ class LevelMeter:
         bar = round(self._level * 10) * height // 10
         planes[height - bar : height, width // 3 : width * 2 // 3] = 220
         return VideoFrame.from_ndarray(planes, format="yuv420p")
+
+
+SOURCES: Final[Mapping[str, Callable[[], VideoSource]]] = {"level_meter": LevelMeter}
+"""What a call may be shown, by name."""
 
 
 class OutgoingVideo:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from duologue.engine.autoscale import Autoscaler, replicas_wanted
 from duologue.engine.deploy import Autoscale
 from duologue.engine.executors.inline import InlineReplica
-from duologue.engine.executors.remote import WorkerError
+from duologue.engine.executors.restarts import WorkerError
 
 TIMEOUT_S = 20.0
 

@@ -22,9 +22,9 @@ from duologue.engine.connectors import segments
 from duologue.engine.connectors.segments import SharedMemoryError
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.executors import heartbeat, remote
+from duologue.engine.executors import heartbeat, remote, restarts
 from duologue.engine.executors.process import ProcessReplica
-from duologue.engine.executors.remote import WorkerError
+from duologue.engine.executors.restarts import WorkerError
 from duologue.engine.executors.wire import Ping
 from duologue.engine.requests import EngineRequest, Speak, TextDelta
 
@@ -218,8 +218,8 @@ async def test_a_stage_that_kills_its_process_fails_only_what_was_there(engine_o
 async def test_a_worker_that_keeps_dying_is_given_up(
     engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(remote, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(restarts, "MAX_RESTARTS", 2)
     engine = await engine_of(ONE_PROCESS)
     worker = replica(engine)
     monkeypatch.setattr(sys, "executable", "/bin/false")

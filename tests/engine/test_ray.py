@@ -21,10 +21,10 @@ from ray_nodes import Nodes
 
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
-from duologue.engine.executors import remote
+from duologue.engine.executors import restarts
 from duologue.engine.executors.ray_replica import RayReplica
 from duologue.engine.executors.ray_wire import InOrder
-from duologue.engine.executors.remote import WorkerError
+from duologue.engine.executors.restarts import WorkerError
 from duologue.engine.requests import TextDelta
 from duologue.engine.stream import Stream
 
@@ -165,8 +165,8 @@ async def test_an_idle_replica_has_no_timer(engine_of: Callable[..., Any]) -> No
 async def test_an_actor_that_cannot_start_again_is_given_up(
     engine_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(remote, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(restarts, "MAX_RESTARTS", 2)
     engine = await engine_of(ONE)
     worker = replica(engine)
     monkeypatch.setattr(worker, "_new_actor", lambda: (_ for _ in ()).throw(WorkerError("no")))

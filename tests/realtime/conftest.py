@@ -124,6 +124,8 @@ def serve() -> Serve:
         sessions: Any = script if isinstance(script, SessionManager) else ScriptedSessions(script)
         if opened:
             gateway.open(sessions)
+        if gateway.settings.webrtc.media_workers != "auto":
+            await gateway.start_media()
         listener = listen("127.0.0.1", 0)
         server = http_server(create_app(gateway, ApiKeys(keys)))
         running = asyncio.create_task(server.serve(sockets=[listener]))

@@ -105,7 +105,8 @@ def test_the_version_is_printed() -> None:
 
 @pytest.mark.models
 async def test_health_follows_loading_and_a_signal_drains(tmp_path: Path) -> None:
-    with server(tmp_path, "--log-format", "json", "--log-level", "debug", ready=False) as running:
+    options = ("--log-format", "json", "--log-level", "debug", "--media-workers", "2")
+    with server(tmp_path, *options, ready=False) as running:
         async with httpx2.AsyncClient(base_url=running.url, timeout=30) as http:
             answer = await http.get("/health")
             assert (answer.status_code, answer.json()["status"]) == (503, "not_ready")
@@ -117,6 +118,7 @@ async def test_health_follows_loading_and_a_signal_drains(tmp_path: Path) -> Non
             assert running.ws in line
             answer = await http.get("/health")
             assert (answer.status_code, set(answer.json()["stages"].values())) == (200, {"ready"})
+            assert answer.json()["media_workers"] == {"0": "ready", "1": "ready"}
         family = psutil.Process(running.process.pid).children(recursive=True)
         async with websockets.connect(running.ws) as connection:
             assert json.loads(await connection.recv())["type"] == "session.created"
@@ -126,6 +128,7 @@ async def test_health_follows_loading_and_a_signal_drains(tmp_path: Path) -> Non
             assert connection.close_code == 1001
         code, seconds = running.stop(signal.SIGTERM)
         assert (code, seconds < 15) == (0, True)
+        assert len(family) >= 2
         assert not [process for process in family if process.is_running()]
         assert running.process.stdout is not None
         assert "duologue ready" not in running.process.stdout.read()

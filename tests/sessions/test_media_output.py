@@ -9,7 +9,7 @@ from traced import TracedDriver
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
-from duologue.sessions.effects import Play, Shutdown
+from duologue.sessions.effects import AudioSent, Play, Shutdown
 
 ANSWER = "one two three four five six seven eight nine ten"
 STARTED, STOPPED, CLEARED = (f"output_audio_buffer.{name}" for name in ("started", "stopped", "cleared"))
@@ -77,6 +77,21 @@ def test_o29_an_interruption_cuts_at_what_was_played(generating: bool) -> None:
     before = len(driver.sent)
     driver.listen(500)
     assert driver.kinds()[before:] == []
+
+
+def test_a_report_that_was_on_its_way_when_the_user_broke_in_counts_until_a_model_was_shown() -> None:
+    driver = Driver(media_clock=True)
+    item_id = answered(driver)
+    driver.listen(2000)
+    driver.speak_into(speech(128))
+    missing = 3 * RATE - driver.last(events.ItemTruncated).audio_end_ms * RATE // 1000
+    driver.do(AudioSent(item_id, missing))
+    ask_again(driver)
+    assert said_by_assistant(driver) == "one two three"
+    driver.do(AudioSent(item_id, RATE))
+    driver.speak_into(speech(600))
+    ask_again(driver)
+    assert said_by_assistant(driver) == "one two three"
 
 
 def test_what_has_been_played_to_its_end_is_not_cut() -> None:

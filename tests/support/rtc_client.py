@@ -21,7 +21,7 @@ from duologue.realtime.webrtc.ice import gather_by
 
 RATE = 24_000
 FRAME = RATE // 50
-LOOPBACK = WebRtcDeploy(addresses=["127.0.0.1"], connect_timeout_s=10)
+LOOPBACK = WebRtcDeploy(addresses=["127.0.0.1"], connect_timeout_s=10, media_workers=0)
 """Settings of servers and clients in tests: nothing leaves the machine."""
 
 ANY_RELAY = IceServer(urls=["turn:relay"])

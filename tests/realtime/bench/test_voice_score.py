@@ -135,6 +135,23 @@ def test_a_turn_that_ended_inside_the_utterance_is_early_even_if_answered_later(
     assert result.transcript == "Ten of clubs."
 
 
+def before_the_user() -> Log:
+    """Noise is taken for a turn before the utterance."""
+    return Log().said(2.0, "utterance", "u0", 2.8, 4.2).turn("i0", 2.2, 2.5, "")
+
+
+def test_a_turn_over_before_the_user_spoke_is_a_false_start_and_the_utterance_counts_as_usual():
+    log = before_the_user().turn("i1", 2.9, 4.5, "Ten of clubs.").created(4.5, "r1").delta(5.0, "r1", loud(1.0))
+    (result,) = log.done(5.2, "r1").score().results
+    assert (result.outcome, result.response_id, result.false_starts) == ("answered", "r1", 1)
+
+
+def test_a_false_start_that_is_answered_is_early():
+    log = before_the_user().created(2.5, "r0").delta(2.6, "r0", loud(1.0)).done(2.9, "r0")
+    (result,) = log.turn("i1", 2.9, 4.5, "Ten of clubs.").score().results
+    assert (result.outcome, result.false_starts) == ("early", 0)
+
+
 @pytest.mark.parametrize(
     ("log", "reason"),
     [

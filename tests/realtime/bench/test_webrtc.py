@@ -61,6 +61,15 @@ async def test_a_small_run_of_every_server_counts_what_came_back() -> None:
 
 
 @pytest.mark.models
+async def test_the_load_of_a_gateway_counts_its_media_workers() -> None:
+    report = await webrtc_load.run_load(1, 1.0, ramp=False, media_workers=1)
+    assert report.media_workers == 1
+    listening = report.costs[-1]
+    assert listening.sent > 25
+    assert listening.cpu_percent_per_call > 0
+
+
+@pytest.mark.models
 async def test_turns_are_answered_and_interrupted_over_both_transports() -> None:
     report = await webrtc_voice.run_voice_lines(1)
     for voice in (report.websocket, report.webrtc):

@@ -7,21 +7,23 @@ from contextlib import suppress
 from typing import Any
 
 import aioice.ice
+import impatient_media_worker
 import pytest
 from live_sessions import MESSAGE, hear, hear_until, manager_of, settled
+from msgspec.structs import replace
 from openai import AsyncOpenAI
 from ordering import Line, violations
-from rtc_client import LOOPBACK, RtcClient, calling, tone
+from rtc_client import RtcClient, calling, tone
 from scripted_engine import ScriptedEngine, ScriptedStream
 from session_driver import spread
 
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, TranscriptDelta
 from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc import media_workers
 
 CALLS = "/v1/realtime/calls"
 KEY = "sekrit-1"
 BEARER = {"Authorization": f"Bearer {KEY}"}
-SETTINGS = EdgeSettings(webrtc=LOOPBACK)
 DONE = Finished(reason="completed")
 ANSWER = "one two three four five six seven eight nine ten"
 
@@ -42,9 +44,9 @@ def trace_of(client: RtcClient) -> list[Line]:
     return [Line(True, event) for event in client.said] + [Line(False, event) for event in client.events]
 
 
-async def test_a_spoken_turn_over_a_call(serve: Any) -> None:
+async def test_a_spoken_turn_over_a_call(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         assert client.events[0]["type"] == "session.created"
         stream = await spoken_turn(client, engine)
         stream.give(*answer_of(1000))
@@ -58,9 +60,9 @@ async def test_a_spoken_turn_over_a_call(serve: Any) -> None:
     assert engine.detectors[-1].closed
 
 
-async def test_fc_003_barge_in_over_a_call_is_cut_by_the_server(serve: Any) -> None:
+async def test_fc_003_barge_in_over_a_call_is_cut_by_the_server(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         (await spoken_turn(client, engine)).give(*answer_of(10_000))
         await client.until("output_audio_buffer.started")
         await settled(lambda: len(client.loud_at) >= 100)  # two seconds of it
@@ -80,9 +82,9 @@ async def test_fc_003_barge_in_over_a_call_is_cut_by_the_server(serve: Any) -> N
         assert violations(trace_of(client)) == []
 
 
-async def test_the_client_cancels_and_clears(serve: Any) -> None:
+async def test_the_client_cancels_and_clears(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         (await engine.opened()).give(*answer_of(10_000)[:2])
         await client.until("output_audio_buffer.started")
@@ -92,9 +94,9 @@ async def test_the_client_cancels_and_clears(serve: Any) -> None:
         assert violations(trace_of(client)) == []
 
 
-async def test_sound_in_events_is_refused_and_the_session_goes_on(serve: Any) -> None:
+async def test_sound_in_events_is_refused_and_the_session_goes_on(serve: Any, settings: EdgeSettings) -> None:
     async with (
-        serve(manager_of(ScriptedEngine()), settings=SETTINGS) as edge,
+        serve(manager_of(ScriptedEngine()), settings=settings) as edge,
         edge.http() as http,
         calling(http) as client,
     ):
@@ -109,9 +111,9 @@ async def test_sound_in_events_is_refused_and_the_session_goes_on(serve: Any) ->
         assert (await client.until("session.updated"))["session"]["instructions"] == "Be kind."
 
 
-async def test_hanging_up_ends_a_call_and_frees_everything(serve: Any) -> None:
+async def test_hanging_up_ends_a_call_and_frees_everything(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         stream = await engine.opened()
         stream.give(*answer_of(10_000)[:2])
@@ -125,9 +127,9 @@ async def test_hanging_up_ends_a_call_and_frees_everything(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["closes", "closes its channel"])
-async def test_a_client_that_leaves_ends_its_call(serve: Any, leaves: str) -> None:
+async def test_a_client_that_leaves_ends_its_call(serve: Any, settings: EdgeSettings, leaves: str) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         stream = await engine.opened()
         stream.give(*answer_of(10_000)[:2])
@@ -142,11 +144,12 @@ async def test_a_client_that_leaves_ends_its_call(serve: Any, leaves: str) -> No
 
 
 async def test_fc_128_a_peer_that_vanishes_is_freed_when_consent_is_lost(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, settings: EdgeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aioice.ice, "CONSENT_INTERVAL", 0.2)  # 5 s for real: six of them are missed in 30 s
+    monkeypatch.setattr(media_workers, "PROGRAM", impatient_media_worker.__name__)
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         stream = await engine.opened()
         stream.give(*answer_of(10_000)[:2])
@@ -160,9 +163,9 @@ async def test_fc_128_a_peer_that_vanishes_is_freed_when_consent_is_lost(
         assert edge.sessions.open_sessions == 0
 
 
-async def test_a_peer_that_never_connects_is_given_up(serve: Any) -> None:
-    settings = EdgeSettings(webrtc=LOOPBACK.__class__(addresses=["127.0.0.1"], connect_timeout_s=0.3))
-    async with serve(manager_of(ScriptedEngine()), settings=settings) as edge, edge.http() as http:
+async def test_a_peer_that_never_connects_is_given_up(serve: Any, settings: EdgeSettings) -> None:
+    hurried = EdgeSettings(webrtc=replace(settings.webrtc, connect_timeout_s=0.3))
+    async with serve(manager_of(ScriptedEngine()), settings=hurried) as edge, edge.http() as http:
         client = RtcClient()
         try:
             sdp = {"content": await client.offer(), "headers": {"Content-Type": "application/sdp"}}
@@ -173,9 +176,9 @@ async def test_a_peer_that_never_connects_is_given_up(serve: Any) -> None:
             await client.close()
 
 
-async def test_a_sideband_joins_a_call_by_its_id(serve: Any) -> None:
+async def test_a_sideband_joins_a_call_by_its_id(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         assert client.call_id.startswith("rtc_")
         async with edge.connect(f"?call_id={client.call_id}") as sideband:
             assert (await hear(sideband))["type"] == "session.created"
@@ -188,8 +191,8 @@ async def test_a_sideband_joins_a_call_by_its_id(serve: Any) -> None:
             assert {"conversation.item.added", "response.done", "output_audio_buffer.started"} <= set(kinds)
 
 
-async def test_a_client_secret_places_the_call_it_was_made_for(serve: Any) -> None:
-    async with serve(manager_of(ScriptedEngine()), keys=[KEY], settings=SETTINGS) as edge, edge.http() as http:
+async def test_a_client_secret_places_the_call_it_was_made_for(serve: Any, settings: EdgeSettings) -> None:
+    async with serve(manager_of(ScriptedEngine()), keys=[KEY], settings=settings) as edge, edge.http() as http:
         session = {"type": "realtime", "instructions": "Whisper.", "audio": {"output": {"voice": "other"}}}
         minted = await http.post("/v1/realtime/client_secrets", json={"session": session}, headers=BEARER)
         secret = {"Authorization": f"Bearer {minted.json()['value']}"}
@@ -202,8 +205,8 @@ async def test_a_client_secret_places_the_call_it_was_made_for(serve: Any) -> No
         assert answer.status_code == 401
 
 
-async def test_openai_python_places_a_call_with_its_session(serve: Any) -> None:
-    async with serve(manager_of(ScriptedEngine()), keys=[KEY], settings=SETTINGS) as edge:
+async def test_openai_python_places_a_call_with_its_session(serve: Any, settings: EdgeSettings) -> None:
+    async with serve(manager_of(ScriptedEngine()), keys=[KEY], settings=settings) as edge:
         client = RtcClient()
         try:
             async with AsyncOpenAI(api_key=KEY, base_url=f"http://{edge.address}/v1") as openai:
@@ -224,10 +227,10 @@ async def test_openai_python_places_a_call_with_its_session(serve: Any) -> None:
             await client.close()
 
 
-async def test_the_beta_path_speaks_beta(serve: Any) -> None:
+async def test_the_beta_path_speaks_beta(serve: Any, settings: EdgeSettings) -> None:
     path = "/v1/realtime?model=gpt-realtime"
     async with (
-        serve(manager_of(ScriptedEngine()), settings=SETTINGS) as edge,
+        serve(manager_of(ScriptedEngine()), settings=settings) as edge,
         edge.http() as http,
         calling(http, path=path) as client,
     ):
@@ -236,9 +239,9 @@ async def test_the_beta_path_speaks_beta(serve: Any) -> None:
         await client.until("conversation.item.created")
 
 
-async def test_a_call_without_a_data_channel_is_served(serve: Any) -> None:
+async def test_a_call_without_a_data_channel_is_served(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http:
         async with calling(http, channel=False) as client:
             client.microphone.say(tone(800))
             (await engine.opened()).give(TranscriptDelta(text="Hello."), DONE)
@@ -247,10 +250,10 @@ async def test_a_call_without_a_data_channel_is_served(serve: Any) -> None:
         await settled(lambda: not len(edge.gateway.desk()))
 
 
-async def test_a_client_that_only_listens_is_served(serve: Any) -> None:
+async def test_a_client_that_only_listens_is_served(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
     async with (
-        serve(manager_of(engine), settings=SETTINGS) as edge,
+        serve(manager_of(engine), settings=settings) as edge,
         edge.http() as http,
         calling(http, microphone=False) as client,
     ):
@@ -260,9 +263,9 @@ async def test_a_client_that_only_listens_is_served(serve: Any) -> None:
         await settled(lambda: len(client.loud_at) >= 25)
 
 
-async def test_a_full_server_refuses_before_it_allocates(serve: Any) -> None:
+async def test_a_full_server_refuses_before_it_allocates(serve: Any, settings: EdgeSettings) -> None:
     async with (
-        serve(manager_of(ScriptedEngine(), max_sessions=1), settings=SETTINGS) as edge,
+        serve(manager_of(ScriptedEngine(), max_sessions=1), settings=settings) as edge,
         edge.http() as http,
         calling(http),
     ):
@@ -271,9 +274,9 @@ async def test_a_full_server_refuses_before_it_allocates(serve: Any) -> None:
         assert len(edge.gateway.desk()) == 1
 
 
-async def test_a_drain_lets_the_answer_be_heard(serve: Any) -> None:
+async def test_a_drain_lets_the_answer_be_heard(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         (await engine.opened()).give(*answer_of(1000))
         await client.until("output_audio_buffer.started")
@@ -286,9 +289,9 @@ async def test_a_drain_lets_the_answer_be_heard(serve: Any) -> None:
         await settled(lambda: not len(edge.gateway.desk()))
 
 
-async def test_a_drain_that_may_wait_no_longer_cuts_off(serve: Any) -> None:
+async def test_a_drain_that_may_wait_no_longer_cuts_off(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as client:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as client:
         client.send(MESSAGE, {"type": "response.create"})
         (await engine.opened()).give(*answer_of(10_000))
         await client.until("output_audio_buffer.started")
@@ -300,9 +303,9 @@ async def test_a_drain_that_may_wait_no_longer_cuts_off(serve: Any) -> None:
 # -- joining again -----------------------------------------------------------------------------------------------------
 
 
-async def test_fc_161_a_new_peer_connection_joins_the_same_session(serve: Any) -> None:
+async def test_fc_161_a_new_peer_connection_joins_the_same_session(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), keys=[KEY], settings=SETTINGS) as edge, edge.http() as http:
+    async with serve(manager_of(engine), keys=[KEY], settings=settings) as edge, edge.http() as http:
         async with calling(http, headers=BEARER) as before:
             (await spoken_turn(before, engine)).give(*answer_of(6000))
             await before.until("output_audio_buffer.started")
@@ -325,9 +328,9 @@ async def test_fc_161_a_new_peer_connection_joins_the_same_session(serve: Any) -
         await settled(lambda: not len(edge.gateway.desk()))
 
 
-async def test_the_token_of_a_call_opens_that_call_and_nothing_else(serve: Any) -> None:
+async def test_the_token_of_a_call_opens_that_call_and_nothing_else(serve: Any, settings: EdgeSettings) -> None:
     async with (
-        serve(manager_of(ScriptedEngine()), keys=[KEY], settings=SETTINGS) as edge,
+        serve(manager_of(ScriptedEngine()), keys=[KEY], settings=settings) as edge,
         edge.http() as http,
         calling(http, headers=BEARER) as one,
         calling(http, headers=BEARER) as other,
@@ -349,9 +352,9 @@ async def test_the_token_of_a_call_opens_that_call_and_nothing_else(serve: Any) 
 # -- isolation, leftovers ----------------------------------------------------------------------------------------------
 
 
-async def test_fc_124_calls_have_clocks_of_their_own(serve: Any) -> None:
+async def test_fc_124_calls_have_clocks_of_their_own(serve: Any, settings: EdgeSettings) -> None:
     engine = ScriptedEngine()
-    async with serve(manager_of(engine), settings=SETTINGS) as edge, edge.http() as http, calling(http) as first:
+    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http, calling(http) as first:
         first.send(MESSAGE, {"type": "response.create"})
         (await engine.opened()).give(*answer_of(2000))
         await first.until("output_audio_buffer.started")

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from live_sessions import manager_of
-from rtc_client import LOOPBACK, calling, tone
+from rtc_client import calling, tone
 from scripted_engine import ScriptedEngine
 from session_driver import speech
 
 from duologue.engine.requests import Finished, TranscriptDelta
 from duologue.realtime.dialects import GA
 from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc.call_media import HIGH_WATER
 from duologue.realtime.webrtc.channel import fitting
 from duologue.sessions import server_events as events
 from duologue.sessions.items import InputAudio, InputImage, InputText, MessageItem
@@ -59,10 +60,12 @@ def test_what_cannot_be_shortened_is_an_error_that_says_so() -> None:
         assert "65536" in message["error"]["message"]
 
 
-async def test_a_long_recording_is_retrieved_over_the_channel_without_its_sound(serve: Any) -> None:
+async def test_a_long_recording_is_retrieved_over_the_channel_without_its_sound(
+    serve: Any, settings: EdgeSettings
+) -> None:
     engine = ScriptedEngine()
     async with (
-        serve(manager_of(engine), settings=EdgeSettings(webrtc=LOOPBACK)) as edge,
+        serve(manager_of(engine), settings=settings) as edge,
         edge.http() as http,
         calling(http) as client,
     ):
@@ -73,3 +76,25 @@ async def test_a_long_recording_is_retrieved_over_the_channel_without_its_sound(
         item = (await client.until("conversation.item.retrieved"))["item"]
         assert "audio" not in item["content"][0], "5 s are more than 256 KiB of base64"
         assert item["id"] == item_id
+
+
+async def test_more_than_a_channel_holds_comes_whole_and_in_order(serve: Any, settings: EdgeSettings) -> None:
+    text, times = "x" * 50_000, 60
+    assert len(text) * times > 2 * HIGH_WATER
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=settings) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        content = [{"type": "input_text", "text": text}]
+        client.send(
+            {"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": content}}
+        )
+        item_id = (await client.until("conversation.item.done"))["item"]["id"]
+        for _ in range(times):
+            client.send({"type": "conversation.item.retrieve", "item_id": item_id})
+        client.send({"type": "session.update", "session": {"type": "realtime", "instructions": "Be kind."}})
+        await client.until("session.updated", 60)
+        came = [event for event in client.events if event["type"] == "conversation.item.retrieved"]
+        assert len(came) == times
+        assert all(event["item"]["content"][0]["text"] == text for event in came)

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from typing import Any
 
 import aioice.ice
+import httpx2
+import impatient_media_worker
 import psutil
 import pytest
 from live_sessions import MESSAGE, manager_of
-from rtc_client import LOOPBACK, RtcClient, tone
+from msgspec.structs import replace
+from rtc_client import RtcClient, tone
 from scripted_engine import ScriptedEngine
 
 from duologue.engine.requests import AudioDelta, TextDelta
 from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc import media_workers
 
 CALLS, AT_ONCE = 100, 10
 
 
 def held() -> dict[str, int]:
-    process = psutil.Process()
+    own = psutil.Process()
+    processes = [own, *own.children()]
     return {
         "tasks": len(asyncio.all_tasks()),
-        "descriptors": process.num_fds(),
-        "ports": len(process.net_connections("udp")),
+        "descriptors": sum(process.num_fds() for process in processes),
+        "ports": sum(len(process.net_connections("udp")) for process in processes),
         "threads": threading.active_count(),
     }
 
@@ -51,6 +57,12 @@ async def one_call(http: Any, engine: ScriptedEngine, number: int) -> None:
         await client.close()
 
 
+async def fill_executor() -> None:
+    """Have the loop's executor start every thread that it may have."""
+    together = threading.Barrier(min(32, (os.cpu_count() or 1) + 4))
+    await asyncio.gather(*(asyncio.to_thread(together.wait) for _ in range(together.parties)))
+
+
 async def speak(engine: ScriptedEngine) -> None:
     """Begin an answer to whoever asks, and never end it."""
     while True:
@@ -58,15 +70,19 @@ async def speak(engine: ScriptedEngine) -> None:
 
 
 async def test_fc_140_a_hundred_calls_made_and_dropped_leave_nothing(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, settings: EdgeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aioice.ice, "CONSENT_INTERVAL", 0.1)
+    monkeypatch.setattr(media_workers, "PROGRAM", impatient_media_worker.__name__)
     engine = ScriptedEngine()
     monkeypatch.setattr("scripted_engine.TIMEOUT_S", 600.0)
-    settings = EdgeSettings(webrtc=LOOPBACK.__class__(addresses=["127.0.0.1"], connect_timeout_s=2))
-    async with serve(manager_of(engine), settings=settings) as edge, edge.http() as http:
+    hurried = EdgeSettings(webrtc=replace(settings.webrtc, connect_timeout_s=2))
+    # an idle connection of the HTTP client would be closed some seconds later
+    no_idle = httpx2.Limits(max_keepalive_connections=0)
+    async with serve(manager_of(engine), settings=hurried) as edge, edge.http(limits=no_idle, timeout=30) as http:
         speaking = asyncio.create_task(speak(engine))
-        for _ in range(2):  # connections of the HTTP client, threads of its and aiortc's executors
+        await fill_executor()
+        for _ in range(2):  # what is made with the first calls and kept
             await asyncio.gather(*(one_call(http, engine, number) for number in range(AT_ONCE)))
         await over(edge)
         before = held()

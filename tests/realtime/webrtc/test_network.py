@@ -63,10 +63,12 @@ def free_ports(count: int) -> tuple[int, int]:
     raise AssertionError("no free ports")
 
 
-async def test_media_stays_within_the_range_of_ports_and_says_when_it_is_full(serve: Any) -> None:
+@pytest.mark.parametrize("media_workers", [0, 2])
+async def test_media_stays_within_the_range_of_ports_and_says_when_it_is_full(serve: Any, media_workers: int) -> None:
     first, last = free_ports(2)
+    ranged = settings(udp_ports=(first, last), media_workers=media_workers)
     async with (
-        serve(manager_of(ScriptedEngine()), settings=settings(udp_ports=(first, last))) as edge,
+        serve(manager_of(ScriptedEngine()), settings=ranged) as edge,
         edge.http() as http,
         calling(http) as one,
         calling(http) as other,
@@ -86,9 +88,11 @@ async def test_media_stays_within_the_range_of_ports_and_says_when_it_is_full(se
             await converse(fourth)
 
 
-async def test_an_advertised_address_stands_beside_the_local_one(serve: Any) -> None:
+@pytest.mark.parametrize("media_workers", [0, 1])
+async def test_an_advertised_address_stands_beside_the_local_one(serve: Any, media_workers: int) -> None:
+    mapped = settings(advertise="203.0.113.7", media_workers=media_workers)
     async with (
-        serve(manager_of(ScriptedEngine()), settings=settings(advertise="203.0.113.7")) as edge,
+        serve(manager_of(ScriptedEngine()), settings=mapped) as edge,
         edge.http() as http,
         calling(http) as client,
     ):
@@ -248,8 +252,10 @@ def test_without_addresses_every_interface_is_used_and_loopback_where_there_is_n
 def test_options_lie_over_the_deploy_file() -> None:
     deploy = DeployConfig(pipeline="assistant", webrtc=WebRtcDeploy(advertise="203.0.113.1", udp_ports=(1, 2)))
     assert laid_over(deploy, WebRtcOptions()) == deploy
-    options = WebRtcOptions("203.0.113.7", "40000-40100", ["stun:a:1", "turn:b:2?transport=tcp,me,se,cret"])
+    servers = ["stun:a:1", "turn:b:2?transport=tcp,me,se,cret"]
+    options = WebRtcOptions("203.0.113.7", "40000-40100", servers, "2")
     webrtc = laid_over(deploy, options).webrtc
+    assert (webrtc.media_workers, laid_over(deploy, WebRtcOptions(media_workers="auto")).webrtc) == (2, deploy.webrtc)
     assert (webrtc.advertise, webrtc.udp_ports) == ("203.0.113.7", (40_000, 40_100))
     assert [(server.urls, server.username, server.credential) for server in webrtc.ice_servers] == [
         (["stun:a:1"], None, None),
@@ -266,6 +272,8 @@ def test_options_lie_over_the_deploy_file() -> None:
         (WebRtcOptions(udp_ports="all"), "--udp-ports: 'all'"),
         (WebRtcOptions(ice_servers=["http://a"]), "--ice-server: 'http://a'"),
         (WebRtcOptions(ice_servers=["turn:a,secret"]), "--ice-server: 'turn:a'"),
+        (WebRtcOptions(media_workers="65"), "--media-workers: '65'"),
+        (WebRtcOptions(media_workers="many"), "--media-workers: 'many'"),
     ],
 )
 def test_a_wrong_option_is_named(options: WebRtcOptions, words: str) -> None:

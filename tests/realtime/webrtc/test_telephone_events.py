@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from live_sessions import manager_of
 from missing import need_libopus, need_package
+from scripted_engine import ScriptedEngine
 from webrtc_call import until
 
 need_package("aiortc")
@@ -14,6 +19,7 @@ need_libopus()
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription  # noqa: E402
 
 from duologue.realtime.bench.webrtc_peer import LeanPeer  # noqa: E402
+from duologue.realtime.gateway import EdgeSettings  # noqa: E402
 from duologue.realtime.webrtc.jitter import FRAME_TICKS, JitterBuffer, Lost  # noqa: E402
 from duologue.realtime.webrtc.media import IncomingAudio  # noqa: E402
 from duologue.realtime.webrtc.telephone_events import KEYS, TelephoneEvents  # noqa: E402
@@ -114,3 +120,36 @@ async def test_FC_160_keys_are_heard_in_a_call_between_its_sound() -> None:
         incoming[0]._packets.stop()
         await caller.hang_up()
         await server.close()
+
+
+async def test_FC_160_keys_pressed_in_a_call_become_events(serve: Any, settings: EdgeSettings) -> None:
+    caller = LeanPeer()
+    events: list[dict[str, Any]] = []
+    channel = caller._peer.createDataChannel("oai-events")
+    channel.on("message", lambda message: events.append(json.loads(message)))
+    async with serve(manager_of(ScriptedEngine()), settings=settings) as edge, edge.http() as http:
+
+        async def exchange(offer: str) -> str:
+            offer = offer.replace("UDP/TLS/RTP/SAVPF 96", "UDP/TLS/RTP/SAVPF 96 110", 1)
+            offer = offer.replace("a=rtpmap:96", "a=rtpmap:110 telephone-event/48000\r\na=rtpmap:96", 1)
+            sdp = {"content": offer, "headers": {"Content-Type": "application/sdp"}}
+            return str((await http.post("/v1/realtime/calls", **sdp)).text)
+
+        await caller.call(exchange)
+        try:
+            await until(lambda: bool(events))
+            sender = caller._sender
+            assert sender is not None
+            opus, sender._payload_type = sender._payload_type, 110
+            for n, code in enumerate((4, 2, 16)):
+                for packet in press(code):
+                    sender.send(packet, caller._number * FRAME_TICKS + n, marker=False)
+            sender._payload_type = opus
+
+            def keys() -> list[str]:
+                return [event["event"] for event in events if event["type"] == "input_audio_buffer.dtmf_event_received"]
+
+            await until(lambda: len(keys()) == 2)
+            assert keys() == ["4", "2"]
+        finally:
+            await caller.hang_up()

@@ -115,10 +115,12 @@ async def exported(http: Any, name: str) -> float:
     return next(float(line.split()[1]) for line in page.splitlines() if line.startswith(f"{name} "))
 
 
-async def test_fc_081_fc_175_a_turn_shows_the_model_what_the_camera_showed(serve: Any) -> None:
+@pytest.mark.parametrize("media_workers", [0, 1])
+async def test_fc_081_fc_175_a_turn_shows_the_model_what_the_camera_showed(serve: Any, media_workers: int) -> None:
     engine, camera = ScriptedEngine(), Camera()
+    edge_settings = EdgeSettings(webrtc=replaced(QUICK, media_workers=media_workers))
     async with (
-        serve(manager_of(engine, takes_images=True), settings=EdgeSettings(webrtc=QUICK)) as edge,
+        serve(manager_of(engine, takes_images=True), settings=edge_settings) as edge,
         edge.http() as http,
     ):
         seeing(edge)
@@ -297,11 +299,13 @@ async def onsets(client: RtcClient) -> tuple[list[tuple[str, int, bool]], list[a
     return frames, [asyncio.create_task(follow(kind, track)) for kind, track in tracks.items()]
 
 
-async def test_fc_149_sound_and_picture_stay_together(serve: Any) -> None:
+@pytest.mark.parametrize("media_workers", [0, 1])
+async def test_fc_149_sound_and_picture_stay_together(serve: Any, media_workers: int) -> None:
     """Bursts of sound light up on the card within -45 to +100 ms, by the time stamps that a browser goes by."""
     engine = ScriptedEngine()
+    edge_settings = EdgeSettings(webrtc=replaced(QUICK, media_workers=media_workers))
     async with (
-        serve(manager_of(engine), settings=EdgeSettings(webrtc=QUICK)) as edge,
+        serve(manager_of(engine), settings=edge_settings) as edge,
         edge.http() as http,
     ):
         client = RtcClient(screen=True, listen=False)
