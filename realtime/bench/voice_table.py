@@ -140,8 +140,8 @@ SERIES: dict[str, Callable[[BenchReport], str]] = {
         f"{r.answers.answered} / {r.answers.wrong_words} / {r.answers.early} / {r.answers.unanswered}"
         f" / {r.answers.failed}"
     ),
-    "false starts": lambda r: str(r.answers.false_starts),
     "goodput": lambda r: "-" if r.goodput is None else _goodput(r.goodput),
+    "false starts": lambda r: str(r.answers.false_starts),
     "answers with a gap of 0.1 s, longest gap": lambda r: (
         f"{_percent(None if r.underrun.continuity is None else 1 - r.underrun.continuity)}, "
         f"{_number(r.underrun.longest_s, ' s')}"

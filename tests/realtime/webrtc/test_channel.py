@@ -60,21 +60,6 @@ def test_what_cannot_be_shortened_is_an_error_that_says_so() -> None:
         assert "65536" in message["error"]["message"]
 
 
-async def test_events_of_a_size_that_the_answer_allows_come_in_and_go_out_whole(
-    serve: Any, settings: EdgeSettings
-) -> None:
-    async with (
-        serve(manager_of(ScriptedEngine()), settings=settings) as edge,
-        edge.http() as http,
-        calling(http) as client,
-    ):
-        assert "a=max-message-size:262144" in client.connection.remoteDescription.sdp
-        for letter in "ab":
-            client.send({"type": "session.update", "session": {"type": "realtime", "instructions": letter * 250_000}})
-        for letter in "ab":
-            assert (await client.until("session.updated"))["session"]["instructions"] == letter * 250_000
-
-
 async def test_a_long_recording_is_retrieved_over_the_channel_without_its_sound(
     serve: Any, settings: EdgeSettings
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aiortc.sdp import SessionDescription
 from live_sessions import manager_of, settled
 from msgspec.structs import replace
-from rtc_client import LOOPBACK, Camera, RtcClient
+from rtc_client import LOOPBACK, Camera, RtcClient, calling
 from scripted_engine import ScriptedEngine
 
 from duologue.realtime.gateway import EdgeSettings
@@ -314,3 +314,16 @@ async def test_fc_163_a_bad_request_is_refused_and_holds_nothing(
         assert (answer.status_code, error["code"]) == (status, code), error
         assert len(edge.gateway.desk()) == len(edge.gateway.calls) == 0
         assert edge.sessions.open_sessions == 0
+
+
+async def test_events_of_a_size_that_the_answer_allows_come_in_and_go_out_whole(serve: Any) -> None:
+    async with (
+        serve(manager_of(ScriptedEngine()), settings=EdgeSettings(webrtc=LOOPBACK)) as edge,
+        edge.http() as http,
+        calling(http) as client,
+    ):
+        assert "a=max-message-size:262144" in client.connection.remoteDescription.sdp
+        for letter in "ab":
+            client.send({"type": "session.update", "session": {"type": "realtime", "instructions": letter * 250_000}})
+        for letter in "ab":
+            assert (await client.until("session.updated"))["session"]["instructions"] == letter * 250_000
