@@ -17,7 +17,7 @@ from duologue.sessions.items import InputAudio, InputImage, Item, MessageItem, O
 
 
 def send_events(channel: MediaChannel, dialect: Dialect, batch: Sequence[events.ServerEvent]) -> None:
-    """Queue events in order. One that is too large for the peer goes without its media, or is replaced by an error.
+    """Queue events in order. One that is too large for the peer is shortened, or replaced by an error.
 
     Raises ``ConnectionError`` when the channel is not open.
     """
@@ -29,17 +29,17 @@ def send_events(channel: MediaChannel, dialect: Dialect, batch: Sequence[events.
 def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence[str]:
     """The messages that say ``event``, none longer than ``limit`` bytes of UTF-8 (0: no limit).
 
-    Messages are not divided: no client would put them together again. An item goes without its sound and pictures where
-    it is too long with them, which a client can tell by their absence.
+    Messages are not divided: no client would put them together again. Where an event is too long an item goes without
+    its sound and pictures, and the end of a response without its output, which was said before: a client can tell by
+    their absence.
     """
     messages = dialect.encode(event)
     if _fit(messages, limit):
         return messages
     metrics.oversize_events.labels(type=str(type(event).__struct_config__.tag)).inc()
-    if isinstance(event, events.ItemRetrieved | events.ItemAdded | events.ItemDone):
-        messages = dialect.encode(replace(event, item=_without_media(event.item)))
-        if _fit(messages, limit):
-            return messages
+    shorter = _shortened(event)
+    if shorter is not None and _fit(shorter_messages := dialect.encode(shorter), limit):
+        return shorter_messages
     longest = max(len(message.encode()) for message in messages)
     tag = type(event).__struct_config__.tag
     error = ProtocolError(
@@ -47,6 +47,15 @@ def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence
         f"An event '{tag}' of {longest} bytes was left out: this data channel takes messages of at most {limit} bytes.",
     )
     return dialect.encode(edge_error(error, "server_error"))
+
+
+def _shortened(event: events.ServerEvent) -> events.ServerEvent | None:
+    match event:
+        case events.ItemRetrieved() | events.ItemAdded() | events.ItemDone():
+            return replace(event, item=_without_media(event.item))
+        case events.ResponseDone(response=response):  # a client waits for it, whatever is in it
+            return replace(event, response=replace(response, output=()))
+    return None
 
 
 def _fit(messages: Sequence[str], limit: int) -> bool:

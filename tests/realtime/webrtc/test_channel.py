@@ -17,7 +17,8 @@ from duologue.realtime.gateway import EdgeSettings
 from duologue.realtime.webrtc.call_media import HIGH_WATER
 from duologue.realtime.webrtc.channel import fitting
 from duologue.sessions import server_events as events
-from duologue.sessions.items import InputAudio, InputImage, InputText, MessageItem
+from duologue.sessions.config import PcmFormat
+from duologue.sessions.items import InputAudio, InputImage, InputText, MessageItem, OutputText
 
 PLACE: Any = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
 
@@ -46,6 +47,22 @@ def test_an_item_that_is_too_long_goes_without_its_media() -> None:
     (message,) = said(event, 65_536)
     assert message["type"] == "conversation.item.retrieved"
     assert message["item"]["content"] == [{"type": "input_audio", "transcript": "Hi"}, {"type": "input_image"}]
+
+
+def test_the_end_of_a_long_response_goes_without_its_output() -> None:
+    output = (MessageItem(id="i", role="assistant", content=(OutputText(text="x" * 70_000),), status="completed"),)
+    response = events.Response(
+        id="r",
+        status="completed",
+        output=output,
+        conversation_id="c",
+        output_modalities=("text",),
+        max_output_tokens="inf",
+        audio=events.ResponseAudio(output=events.ResponseAudioOutput(format=PcmFormat(), voice="hibari")),
+    )
+    (message,) = said(events.ResponseDone(event_id="e", response=response), 65_536)
+    assert (message["type"], message["response"]["status"]) == ("response.done", "completed")
+    assert message["response"]["output"] == []
 
 
 def test_what_cannot_be_shortened_is_an_error_that_says_so() -> None:
