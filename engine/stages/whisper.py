@@ -4,6 +4,9 @@ The model is trained on windows of 30 s. Run on a shorter one its encoder is fas
 long as silence follows the speech; with too little of it the decoder tends to say everything twice. So a recording is
 padded with silence to the next of ``WINDOWS_S``, and a decode that still runs in circles is repeated with a penalty
 on repetition, then in the next longer window.
+
+What was said before helps with names, and makes words of breath. So words that the model doubts are only believed if it
+finds some without being told what went before.
 """
 
 from __future__ import annotations
@@ -34,6 +37,11 @@ _TOKENS_PER_SECOND: Final = 6
 """More than anyone says; bounds the time lost to a decode that runs in circles."""
 
 
+_DOUBTFUL_NO_SPEECH: Final = 0.2
+_DOUBTFUL_LOG_PROBABILITY: Final = -0.7
+"""Breath and clicks that became words by what was said before had 0.28 and more, -0.75 and less."""
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """What one window was taken for."""
@@ -45,6 +53,11 @@ class Hypothesis:
     """Mean natural logarithm of the probabilities of the tokens chosen."""
     tokens: tuple[TokenLogprob, ...] = ()
     """Where they were asked for, the tokens of ``text`` with their own; empty for a text that had to be mended."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it may be no speech at all."""
+        return self.no_speech > _DOUBTFUL_NO_SPEECH and self.log_probability < _DOUBTFUL_LOG_PROBABILITY
 
 
 class Recognition:
@@ -74,6 +87,7 @@ class Recognition:
         self.language = language
         self.logprobs = logprobs
         self.prompt = whisper.prompt_tokens(language, prompt)
+        self._told = bool(prompt)
         self.room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
         """Longest text, in tokens."""
         self.encoded: Any = None
@@ -102,7 +116,11 @@ class Recognition:
         self.encoded = self.whisper.encode(self._samples, self._attempts[0][0])
 
     def take(self, hypothesis: Hypothesis) -> None:
-        """What the decode gave: the result, unless it ran in circles and there is another way to try."""
+        """What the decode gave: the result, unless it is in doubt or ran in circles and there is another way to try."""
+        if self._told and hypothesis.doubtful:
+            self._told = False
+            self.prompt = self.whisper.prompt_tokens(self.language, None)
+            return
         self.first = self.first or hypothesis
         if not runs_in_circles(normalise_words(hypothesis.text), self._speech_s):
             self.result = hypothesis
