@@ -38,7 +38,10 @@ class Clause:
 
 WORDS: Final = ((3, 6), (8, 18), (14, 36))
 """Of the first clause, the second, and every later one: words before a comma may end it, and before it is cut without
-any punctuation. The first is to be spoken soon, the second while the short first one sounds."""
+any punctuation. The first is to be spoken soon, the others each while the one before it sounds."""
+GROWTH: Final = 2.5
+"""A clause is cut after so many times the words before it, if not sooner: a word is written in less than half the time
+that it takes to be said, even where eight answers share two cores."""
 LONGEST_CHARACTERS: Final = 280
 """Characters of a clause, whatever they are."""
 
@@ -71,6 +74,10 @@ class ClauseSplitter:
         self._words = 0
         self._word_start = 0
         self._cuts = 0
+        self._said = 0
+        """Words of all clauses so far."""
+        self._longest = WORDS[0][1]
+        """Words of the present clause before it is cut without any punctuation."""
 
     def push(self, text: str) -> list[Clause]:
         """Add text; the clauses that it completes."""
@@ -94,7 +101,10 @@ class ClauseSplitter:
         self._text = self._text[at:]
         self._start += at
         self._seen = self._words = self._word_start = 0
-        self._cuts += any(character.isalnum() for character in clause.text)
+        said = sum(any(character.isalnum() for character in word) for word in clause.text.split())
+        self._said += said
+        self._cuts += said > 0
+        self._longest = max(WORDS[0][1], min(self._limits[1], int(GROWTH * self._said)))
         return clause
 
     def _ending_before(self, at: int) -> Ending | None:
@@ -132,15 +142,16 @@ class ClauseSplitter:
             return False
         if _inside_link(head.rstrip()):
             return False
-        return self._words > self._longest or (self._cuts == 0 and last.lower() in _LEADS_ON)
+        hurries = self._cuts < 2 and self._longest < WORDS[1][1]
+        return self._words > self._longest or (hurries and last.lower() in _LEADS_ON)
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        return WORDS[min(self._cuts, len(WORDS) - 1)]
 
     @property
     def _shortest(self) -> int:
-        return WORDS[min(self._cuts, len(WORDS) - 1)][0]
-
-    @property
-    def _longest(self) -> int:
-        return WORDS[min(self._cuts, len(WORDS) - 1)][1]
+        return min(self._limits[0], self._longest // 2)
 
 
 def _inside_link(written: str) -> bool:

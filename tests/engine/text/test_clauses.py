@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duologue.engine.text.clauses import LONGEST_CHARACTERS, ClauseSplitter, Ending
+from duologue.engine.text.clauses import GROWTH, LONGEST_CHARACTERS, ClauseSplitter, Ending
 
 STORY = (
     "The capital of France is Paris, and it is known for the Eiffel Tower. Dr. Smith went there on July 4, 2024, "
@@ -65,7 +65,7 @@ def test_the_first_clause_is_short(text, first):
 
 
 def test_later_clauses_are_sentences():
-    assert texts("Sure. " + STORY)[1:] == [
+    assert texts("That is a thing I can easily tell you about. " + STORY)[2:] == [
         "The capital of France is Paris, and it is known for the Eiffel Tower.",
         "Dr. Smith went there on July 4, 2024, with 3.14 km of rope, e.g. the blue one.",
         "What then?",
@@ -103,12 +103,26 @@ def test_amounts_are_not_torn_apart():
 @pytest.mark.parametrize(
     "text",
     [
-        "Sure. He lives in Washington D.C. with his two children.",
-        "Sure. Take approx. three of them, e.g. the red ones.",
+        "It is as I said. He lives in Washington D.C. with his two children.",
+        "It is as I said. Take approx. three of them, e.g. the red ones.",
     ],
 )
 def test_a_full_stop_inside_a_sentence_does_not_end_it(text):
-    assert texts(text) == ["Sure.", text[6:]]
+    assert texts(text) == ["It is as I said.", text[17:]]
+
+
+def test_a_short_clause_is_followed_by_one_that_is_soon_written():
+    assert texts("Yes. He lives in the old town with his two children and a dog that is older than they are.") == [
+        "Yes.",
+        "He lives in the old town",
+        "with his two children and a dog that is older than they are.",
+    ]
+
+
+@given(st.lists(st.sampled_from(["a ", "word ", "word, ", "word. ", "with ", "of "]), max_size=80).map("".join))
+def test_no_clause_is_more_than_so_many_times_as_long_as_all_before_it(text):
+    words = [len(clause.text.split()) for clause in split(text)]
+    assert all(count <= max(6, GROWTH * sum(words[:i])) + 1 for i, count in enumerate(words))
 
 
 def test_a_date_is_not_cut_at_its_comma():
