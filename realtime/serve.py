@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -83,6 +84,15 @@ def share_interpreter() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
+def settle() -> None:
+    """Leave everything that has been made by now out of garbage collections. Called once the server is ready.
+
+    Nearly all of it lasts as long as the process; to look through it stops the event loop for 30 ms.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def run(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``StartError`` if that cannot begin."""
     logs.configure(options.log_format, options.log_level, options.log_traces)
@@ -152,6 +162,7 @@ async def _serve(options: ServeOptions, deploy: DeployConfig, engine: Engine, li
         tool_servers = mcp_client.McpServers if mcp_client.installed() else None
         manager = SessionManager(engine, settings, tool_servers=tool_servers)
         gateway.open(manager)
+        settle()
         _say(f"duologue ready {_address(options, listener, 'ws')}/v1/realtime after {time.monotonic() - started:.1f} s")
         await stop.wait()
         gateway.draining = True

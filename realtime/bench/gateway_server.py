@@ -40,7 +40,7 @@ from duologue.realtime.bench.gateway_stages import CHUNK_BYTES, CHUNK_S, PIPELIN
 from duologue.realtime.bench.server_process import READY
 from duologue.realtime.gateway import EdgeSettings, Gateway
 from duologue.realtime.http_server import http_server
-from duologue.realtime.serve import listen, share_interpreter
+from duologue.realtime.serve import listen, settle, share_interpreter
 from duologue.sessions.config import Limits, Names
 from duologue.sessions.manager import ManagerSettings, SessionManager
 
@@ -166,6 +166,7 @@ async def serve(sessions: int, media_workers: int) -> None:
     with listen("127.0.0.1", 0) as listener:
         server = http_server(create_app(gateway, ApiKeys([])))
         running = asyncio.create_task(server.serve([listener]), name="http server")
+        settle()
         print(f"{READY}ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime", flush=True)
         await stop.wait()
         await manager.drain(0)
