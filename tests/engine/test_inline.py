@@ -154,7 +154,7 @@ async def test_an_answer_far_ahead_rests_while_another_computes(
             begun.set()
             go_on.wait()
             while not context.outranked:
-                time.sleep(0.001)
+                time.sleep(0.001)  # stands for a step of a model: between two it asks
             rests.set()
             assert context.give_way()
             order.append("ahead")
