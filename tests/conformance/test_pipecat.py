@@ -76,11 +76,30 @@ async def bot(
     async with running(service, tape, context, user) as conversing:
         await tape.until("session.updated")
         yield conversing
-        with pytest.raises(Exception, match="does not exist"):  # settles: whatever came before has been answered
-            async with asyncio.timeout(PATIENCE_S):
-                await service.retrieve_conversation_item("item_that_is_not_there")
+        await settled(service, tape)
         tape.stop()  # a pipeline that is cancelled may ask for one more answer
     tape.check()
+
+
+async def settled(service: Any, tape: Tape) -> None:
+    """Wait until all that the service asked for has been answered, and each response has ended.
+
+    pipecat may ask by itself: it has its context answered when it first gets one, which may be a user's turn that was
+    answered already.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            asked = len(tape.all_sent("response.create"))
+            with pytest.raises(Exception, match="does not exist"):  # whatever was sent before it has been answered
+                await service.retrieve_conversation_item("item_that_is_not_there")
+            begun = {event["response"]["id"] for event in tape.all("response.created")}
+            ended = {event["response"]["id"] for event in tape.all("response.done")}
+            if begun == ended and len(tape.all_sent("response.create")) == asked:
+                return
+            tape.rewind()
+            for response in begun - ended:
+                await tape.until("response.done", lambda event, id=response: event["response"]["id"] == id)
+                tape.rewind()
 
 
 def asking(text: str, tools: ToolsSchema | None = None) -> LLMContext:
@@ -176,9 +195,6 @@ async def test_pipecat_manual_turn(
         talk.tape.rewind()
         heard = await talk.tape.until("conversation.item.input_audio_transcription.completed")
         assert heard["transcript"].lower().startswith("go forward")
-        # On a busy machine pipecat's detector may make two turns of the recording.
-        while len(talk.tape.all("response.done")) < len(talk.tape.all("input_audio_buffer.committed")):
-            await talk.tape.until("response.done")
         kinds = [line.event["type"] for line in talk.tape.trace if line.from_client]
         assert kinds.index("input_audio_buffer.clear") < kinds.index("input_audio_buffer.commit")
         assert not talk.tape.all("input_audio_buffer.speech_started")
