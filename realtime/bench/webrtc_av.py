@@ -42,8 +42,8 @@ EARLIEST_S: Final = -0.045
 LATEST_S: Final = 0.100
 """The picture may be so much ahead of the sound, or behind it (ITU-R BT.1359: where it is noticed)."""
 MOST_DRIFT_MS: Final = 5.0
-ENOUGH: Final = 20
-"""Bursts in a quarter of the run from which on a drift can be told from the 40 ms between two pictures."""
+ENOUGH: Final = 80
+"""Bursts from which on a drift can be told from the 40 ms between two pictures."""
 _RATES: Final = {"audio": 48_000, "video": 90_000}
 _LOUD: Final = 1000
 _BRIGHT: Final = 40
@@ -60,7 +60,8 @@ class AvReport(msgspec.Struct, frozen=True):
     unpaired: int
     """Bursts that were heard and not seen, or seen and not heard."""
     drift_ms: float | None
-    """Median offset of the last quarter of the bursts less that of the first; None where they are too few."""
+    """How much the straight line through the offsets (least squares) rises from the first burst to the last; None where
+    they are too few."""
 
     @property
     def held(self) -> bool:
@@ -161,7 +162,7 @@ async def _call(url: str, seconds: float) -> tuple[list[float], list[float]]:
             began = time.monotonic()
             for number in itertools.count(1):
                 _ask(channel)
-                # Pictures come every 40 ms: bursts fall evenly between them, so that their mean offset tells a drift.
+                # Pictures come every 40 ms: bursts fall evenly between them, so that a line through the offsets tells a drift.
                 spread = 0.04 * (number * 0.618 % 1)
                 await asyncio.sleep(max(0.0, began + number * EVERY_S + spread - time.monotonic()))
                 if number * EVERY_S >= seconds:
@@ -195,18 +196,24 @@ def _forget(channel: Any, message: str) -> None:
 def reckoned(minutes: float, audio: list[float], video: list[float]) -> AvReport:
     """The report of two lists of onsets in seconds of one clock."""
     seen = np.array(sorted(video))
-    pairs: list[float] = []
+    pairs: list[tuple[float, float]] = []
+    """When a burst was heard, and how much later it was seen."""
     for heard in audio:
         near = seen[np.abs(seen - heard) < EVERY_S / 4]
         if len(near):
-            pairs.append(float(near[np.argmin(np.abs(near - heard))]) - heard)
-    unpaired = len(audio) + len(video) - 2 * len(pairs)
-    quarter = len(pairs) // 4
-    drift = 1000 * float(np.median(pairs[-quarter:]) - np.median(pairs[:quarter])) if quarter >= ENOUGH else None
+            pairs.append((heard, float(near[np.argmin(np.abs(near - heard))]) - heard))
+    offsets = [offset for _, offset in pairs]
     return AvReport(
         minutes=minutes,
-        offset=metric([1000 * offset for offset in pairs], "ms", "picture - sound, by sender reports"),
-        outside=sum(not EARLIEST_S <= offset <= LATEST_S for offset in pairs),
-        unpaired=unpaired,
-        drift_ms=None if drift is None else round(drift, 2),
+        offset=metric([1000 * offset for offset in offsets], "ms", "picture - sound, by sender reports"),
+        outside=sum(not EARLIEST_S <= offset <= LATEST_S for offset in offsets),
+        unpaired=len(audio) + len(video) - 2 * len(pairs),
+        drift_ms=_rise_ms(pairs) if len(pairs) >= ENOUGH else None,
     )
+
+
+def _rise_ms(pairs: list[tuple[float, float]]) -> float:
+    """Of the least-squares line from the first point to the last, both in seconds."""
+    at, offset = np.array(pairs).T
+    slope = np.polyfit(at - at[0], offset, 1)[0]
+    return round(1000 * float(slope * (at[-1] - at[0])), 2)
