@@ -49,11 +49,13 @@ def _convert(file: Path, folder: Path) -> None:
     try:
         import gguf  # noqa: F401 - transformers reads the file with it
         import torch
+        import tqdm
         import transformers
     except ImportError as error:
         raise ModelUnavailable("Reading GGUF weights needs: pip install 'duologue[omni]'") from error
     where: dict[str, Any] = {"gguf_file": file.name}
     transformers.utils.logging.disable_progress_bar()
+    tqdm.tqdm.monitor_interval = 0  # transformers draws one bar all the same, whose monitor is a thread that stays
     tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **where)
     config = transformers.GgufConfig(dequantize=True) if hasattr(transformers, "GgufConfig") else None
     if config is not None:

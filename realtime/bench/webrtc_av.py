@@ -162,7 +162,8 @@ async def _call(url: str, seconds: float) -> tuple[list[float], list[float]]:
             began = time.monotonic()
             for number in itertools.count(1):
                 _ask(channel)
-                # Pictures come every 40 ms: bursts fall evenly between them, so that a line through the offsets tells a drift.
+                # Pictures come every 40 ms: bursts fall evenly between them, so that a line through the offsets tells
+                # a drift.
                 spread = 0.04 * (number * 0.618 % 1)
                 await asyncio.sleep(max(0.0, began + number * EVERY_S + spread - time.monotonic()))
                 if number * EVERY_S >= seconds:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from missing import missing
 
-from duologue.engine.models.gguf import checkpoint
-from duologue.engine.models.store import locate
+from duologue.engine.models.gguf import checkpoint, dequantised
+from duologue.engine.models.store import locate, require
 from duologue.engine.requests import ChatMessage, Converse, ImagePart, TextDelta, Tool, Usage
 from duologue.engine.stage import NotSupported, StageFinish
 
@@ -353,6 +353,18 @@ def test_an_abort_stops_at_the_token(text_only: TransformersLanguageModel, recor
     text_only.process(state, payload, context)
     text_only.release(state)
     assert len([piece for piece in context.pieces if isinstance(piece, TextDelta)]) <= 1
+
+
+@pytest.mark.models
+def test_a_gguf_file_is_dequantised_once_and_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = require("smollm2-135m-instruct")
+    monkeypatch.setenv("DUOLOGUE_CACHE", str(tmp_path))  # one that holds nothing yet
+    folder = dequantised(file)
+    weights = folder / "model.safetensors"
+    made = weights.stat().st_mtime_ns
+    assert dequantised(file) == folder
+    assert weights.stat().st_mtime_ns == made
+    assert [entry.name for entry in (tmp_path / "dequantised").iterdir()] == [folder.name]
 
 
 @pytest.mark.models
