@@ -4,7 +4,7 @@ import { Avatar } from './avatar.js';
 import { animate, byId } from './dom.js';
 import { Inspector, tabs } from './inspector.js';
 import { LatencyView } from './latency.js';
-import { followDevices, openPicture, still } from './microphone.js';
+import { SCREEN, followDevices, openPicture, still } from './microphone.js';
 import { Problem } from './problems.js';
 import { servedModel } from './server.js';
 import { Session } from './session.js';
@@ -44,7 +44,6 @@ export function start(withMicrophone = true) {
     key: byId('key').value.trim(),
     device: byId('microphone').value,
     withMicrophone,
-    picture,
     extensions: transport() === 'webrtc' ? byId('face').value : '',
     audioElement: byId('voice'),
   });
@@ -174,21 +173,41 @@ byId('snapshot').addEventListener('click', () => {
   else showProblem(new Problem('no-picture', 'The model that is served has no eyes.'));
 });
 
+let asked = 0; // how often the person has decided about the picture
+
 async function usePicture(on) {
-  for (const track of picture?.getTracks() ?? []) track.stop();
-  picture = null;
+  const decision = ++asked;
+  const source = byId('picture').value;
+  // Many devices open one camera at a time. A share may be refused: until it is granted the old picture stays.
+  if (!on || source !== SCREEN) showPicture(null);
+  if (!on) return;
   try {
-    if (on) picture = await openPicture(byId('picture').value);
+    const stream = await openPicture(source);
+    if (decision !== asked) return stopTracks(stream); // decided otherwise while the browser asked
+    if (['no-camera', 'no-screen'].includes(byId('problem').dataset.kind)) showProblem(null);
+    showPicture(stream, source);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
+    if (decision !== asked) return;
     showProblem(error);
+    if (picture !== null) byId('picture').value = byId('preview').dataset.source;
   }
-  for (const track of picture?.getTracks() ?? []) track.onended = () => usePicture(false);
-  byId('preview').srcObject = picture;
-  byId('preview').hidden = byId('snapshot').hidden = picture === null;
-  byId('camera').setAttribute('aria-pressed', picture !== null);
-  session.usePicture(picture);
+}
+
+function showPicture(stream, source = '') {
+  stopTracks(picture);
+  picture = stream;
+  for (const track of stream?.getTracks() ?? []) track.onended = () => usePicture(false); // "Stop sharing"
+  byId('preview').srcObject = stream;
+  byId('preview').dataset.source = source;
+  byId('preview').hidden = byId('snapshot').hidden = stream === null;
+  byId('camera').setAttribute('aria-pressed', stream !== null);
+  session.usePicture(stream);
   refreshDevices();
+}
+
+function stopTracks(stream) {
+  for (const track of stream?.getTracks() ?? []) track.stop();
 }
 
 // -- trouble ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import { Problem } from './problems.js';
 
+export const SCREEN = 'screen'; // what stands in the list of cameras for a screen, a window or a tab
+
 /** A stream of the microphone. Throws a `Problem`. */
 export async function openMicrophone(deviceId) {
   if (!window.isSecureContext || !navigator.mediaDevices) throw new Problem('insecure-origin');
@@ -19,17 +21,17 @@ export async function openMicrophone(deviceId) {
   }
 }
 
-/** A stream of a camera, or of the screen if the id is `screen`. Throws a `Problem`. */
+/** A stream of a camera, or of what the person shares if the id is `SCREEN`. Throws a `Problem`. */
 export async function openPicture(deviceId) {
   if (!navigator.mediaDevices) throw new Problem('insecure-origin');
   const video = { width: { ideal: 640 }, height: { ideal: 480 }, frameRate: { max: 15 } };
   try {
-    if (deviceId === 'screen') return await navigator.mediaDevices.getDisplayMedia({ video: true });
+    if (deviceId === SCREEN) return await navigator.mediaDevices.getDisplayMedia({ video: true });
     return await navigator.mediaDevices.getUserMedia({
       video: deviceId ? { ...video, deviceId: { exact: deviceId } } : video,
     });
   } catch (error) {
-    throw new Problem('no-camera', error.message);
+    throw new Problem(deviceId === SCREEN ? 'no-screen' : 'no-camera', error.message);
   }
 }
 
@@ -38,7 +40,7 @@ export function followDevices(microphones, pictures) {
   const refresh = async () => {
     const devices = (await navigator.mediaDevices?.enumerateDevices()) ?? [];
     fill(microphones, 'Default', devices.filter(({ kind }) => kind === 'audioinput'));
-    const screen = navigator.mediaDevices?.getDisplayMedia ? [{ deviceId: 'screen', label: 'Screen' }] : [];
+    const screen = navigator.mediaDevices?.getDisplayMedia ? [{ deviceId: SCREEN, label: 'Screen' }] : [];
     fill(pictures, 'Default camera', [...devices.filter(({ kind }) => kind === 'videoinput'), ...screen]);
   };
   navigator.mediaDevices?.addEventListener('devicechange', refresh);

@@ -41,6 +41,10 @@ const KINDS = {
     text: 'It was unplugged or switched off. Choose another one, or go on with text.',
   },
   'no-camera': { title: 'The camera cannot be opened', text: 'Connect one, allow it, or choose another one.' },
+  'no-screen': {
+    title: 'The screen is not shared',
+    text: 'Try again and allow it; the system itself may have to allow it to the browser as well.',
+  },
   'no-server': {
     title: 'The server does not answer',
     text: 'Is "duologue serve" still running, and does this device reach it?',

@@ -24,13 +24,14 @@ export class Session extends EventTarget {
     this.link = null;
     this.sound = null;
     this.microphone = null;
+    this.picture = null; // it belongs to the page, and stays when a conversation ends
     this.muted = false;
     this.draft = { type: 'realtime' }; // what the next conversation begins with
     this.count = 0;
   }
 
   /** `withMicrophone` false: a conversation in text, with spoken answers. `extensions`: what a call asks for besides. */
-  async start({ transport, key, device, withMicrophone = true, picture = null, extensions = '', audioElement }) {
+  async start({ transport, key, device, withMicrophone = true, extensions = '', audioElement }) {
     this.move('connecting');
     this.tell('problem', null);
     const aborted = (this.starting = new AbortController()).signal;
@@ -56,12 +57,13 @@ export class Session extends EventTarget {
         ended: (problem) => this.stop(problem),
         video: (stream) => this.tell('video', stream),
       };
-      this.link = new LINKS[transport]({ sound, microphone, picture, extensions, key, model: model.id, handlers, audioElement });
+      this.link = new LINKS[transport]({ sound, microphone, picture: this.picture, extensions, key, model: model.id, handlers, audioElement });
       await this.link.open();
       aborted.throwIfAborted();
       this.listen();
       this.move('live');
       this.tell('problem', null);
+      if (this.picture !== null) this.usePicture(this.picture); // only now it is known whether the server takes any
       this.update(transport === 'webrtc' ? withoutFormats(this.draft) : this.draft);
     } catch (error) {
       if (!aborted.aborted) {
@@ -174,6 +176,7 @@ export class Session extends EventTarget {
 
   /** Send the pictures of a stream along, or none (null), where the transport takes any. */
   usePicture(stream) {
+    this.picture = stream;
     if (this.link?.usePicture?.(stream) === false && stream !== null) {
       this.tell('problem', new Problem('no-picture', 'This server takes no video in calls.'));
     }

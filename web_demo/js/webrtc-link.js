@@ -51,6 +51,8 @@ export class WebRtcLink {
     this.peer?.close();
     Object.assign(this, { peer, channel, voice, pictures });
     this.setListening(this.listening);
+    this.useMicrophone(this.microphone); // another one may have been chosen meanwhile
+    this.usePicture(this.picture);
     this.watch(peer, channel);
     return undefined;
   }
@@ -126,9 +128,13 @@ export class WebRtcLink {
     return this.voice?.sender.replaceTrack(this.track('audio') ?? null);
   }
 
-  /** Says whether the server takes pictures; where it does they go out from now on, without a new offer. */
+  /**
+   * Says whether the server takes pictures, undefined before that is known; where it does they go out from now on,
+   * without a new offer.
+   */
   usePicture(stream) {
     this.picture = stream;
+    if (this.pictures === undefined) return undefined;
     if (!this.pictures?.currentDirection?.includes('send')) return false;
     this.pictures.sender.replaceTrack(this.track('video') ?? null);
     return true;
