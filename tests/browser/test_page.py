@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any, get_args, get_type_hints
 
 import pytest
 from chromium import FAKE_DEVICES, INSECURE_HOST, chromium
 from demo_page import PATIENCE_MS, DemoPage, demo_page
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 from scripted_server import DONE, KEY, ScriptedServer, answer, scripted_server
 
 from duologue.engine.requests import (
@@ -380,6 +381,43 @@ async def test_fc_157_a_suspended_context_is_explained_and_goes_on_with_the_next
         await demo.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
         await expect(demo.page.locator("#problem")).to_be_hidden()
         assert await demo.page.evaluate(state) == "running"
+
+
+async def test_that_sound_is_held_back_is_still_said_once_the_call_is_there(
+    scripted: ScriptedServer, open_page: OpenPage
+) -> None:
+    offered, suspended = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        offered.set()
+        await suspended.wait()
+        await route.continue_()
+
+    async with open_page(page_of(scripted)) as demo:
+        await demo.page.route("**/v1/realtime/calls*", hold)
+        await demo.page.click("#start")
+        await offered.wait()
+        await demo.page.evaluate("() => demo.session.sound.context.suspend()")
+        await demo.until_problem("autoplay")
+        suspended.set()
+        await demo.until_state("Connected")
+        await demo.until_problem("autoplay")
+        await demo.page.click("#problem-action")
+        await expect(demo.page.locator("#problem")).to_be_hidden()
+
+
+async def test_interrupting_twice_at_once_is_no_error(scripted: ScriptedServer, open_page: OpenPage) -> None:
+    async with open_page(page_of(scripted)) as demo:
+        await started(demo)
+        await demo.say("Tell me a story")
+        await demo.until_mood("speaking")
+        await demo.page.evaluate(
+            "() => { for (let n = 0; n < 2; n += 1) document.getElementById('interrupt').click(); }"
+        )
+        await demo.until_event("response.done")
+        await demo.say("Good evening")
+        await expect(demo.page.locator("#transcript .bot .words").last).to_have_text("You said: Good evening")
+        assert await demo.events("error") == []
 
 
 async def test_words_typed_while_another_answer_begins_are_answered_after_it(

@@ -62,7 +62,7 @@ export class Session extends EventTarget {
       aborted.throwIfAborted();
       this.listen();
       this.move('live');
-      this.tell('problem', null);
+      this.allIsWell();
       if (this.picture !== null) this.usePicture(this.picture); // only now it is known whether the server takes any
       this.update(transport === 'webrtc' ? withoutFormats(this.draft) : this.draft);
     } catch (error) {
@@ -132,6 +132,7 @@ export class Session extends EventTarget {
 
   interrupt() {
     if (this.responding) this.send({ type: 'response.cancel' });
+    this.responding = null; // pressed again before the server has answered, there is nothing left to cancel
     return this.cut();
   }
 
@@ -228,6 +229,11 @@ export class Session extends EventTarget {
     this.blocked = blocked;
   }
 
+  /** What was wrong with the connection is over. */
+  allIsWell() {
+    this.tell('problem', this.blocked ? new Problem('autoplay') : null);
+  }
+
   lost() {
     this.move('reconnecting');
     this.tell('problem', new Problem('lost'));
@@ -235,7 +241,7 @@ export class Session extends EventTarget {
 
   back(resumed) {
     this.move('live');
-    this.tell('problem', null);
+    this.allIsWell();
     if (resumed) return;
     this.responding = null;
     this.tell('restarted');
