@@ -108,7 +108,9 @@ class Offer:
     taken: tuple[int, ...]
     """Places of the sections that are served."""
     candidates: tuple[str, ...]
-    """Candidates of the client whose names have to be looked up first (``.local``), without ``candidate:``."""
+    """Candidates of the client whose names have to be looked up first (``.local``), without ``candidate:``.
+
+    Each name is a query to the local network, so those that no pair can be made with are left out."""
 
     @property
     def shows_video(self) -> bool:
@@ -190,9 +192,8 @@ def parsed(sdp: str, *, takes_video: bool) -> Offer:
     for index in taken:
         _check_transport(sections[index], head)
         _check_formats(sections[index])
-    names = [
-        candidate for index in taken for candidate in sections[index].attributes("candidate") if _is_name(candidate)
-    ]
+    candidates = [candidate for index in taken for candidate in sections[index].attributes("candidate")]
+    names = [candidate for candidate in candidates if _is_name(candidate) and _is_of_use(candidate)]
     return Offer(tuple(head), tuple(sections), tuple(taken), tuple(dict.fromkeys(names)))
 
 
@@ -333,6 +334,12 @@ def _with_candidates(kept: list[Section], sections: Sequence[Section]) -> list[S
 
 def _is_name(candidate: str) -> bool:
     return candidate.split()[4].endswith(".local")
+
+
+def _is_of_use(candidate: str) -> bool:
+    """Whether ours can be paired with it: over UDP, and not for RTCP alone, which always shares the port here."""
+    _, component, transport, *_ = candidate.split()
+    return component == "1" and transport.lower() == "udp"
 
 
 def _without_local_names(section: Section) -> Section:

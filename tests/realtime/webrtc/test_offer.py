@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -259,6 +260,37 @@ def test_fc_151_names_of_the_local_network_are_looked_up_later() -> None:
     assert ".local" not in taken.sdp
     assert CANDIDATE in taken.sdp
     assert "end-of-candidates" not in taken.sdp, "a peer that is only seen when it calls in can still be learnt"
+
+
+FIREFOX = (Path(__file__).parent / "firefox-153.sdp").read_text()
+"""What Firefox 153 offers for the demo page: microphone, camera, channel; candidates for RTCP and for TCP as well."""
+
+
+@pytest.mark.parametrize("takes_video", [False, True])
+def test_firefoxs_offer_is_taken_as_it_is(takes_video: bool) -> None:
+    taken = parsed(FIREFOX, takes_video=takes_video)
+    kinds = ["audio", "video", "application"] if takes_video else ["audio", "application"]
+    assert [kind for kind, _, _ in sections_of(taken.sdp)] == kinds
+    assert (taken.has_channel, taken.shows_video, taken.wants_video) == (True, takes_video, takes_video)
+    assert taken.telephone_events == ((101, 8000),)
+    assert "a=candidate" not in taken.sdp, "they are all names, which are looked up later"
+    SessionDescription.parse(taken.sdp)
+
+
+def test_names_are_looked_up_only_of_candidates_that_a_pair_can_be_made_with() -> None:
+    names = [candidate.split() for candidate in parsed(FIREFOX, takes_video=False).candidates]
+    assert [(component, transport) for _, component, transport, *_ in names] == [("1", "UDP")] * 4
+    assert len({(host, port) for _, _, _, _, host, port, *_ in names}) == 4, "two addresses, in two sections"
+
+
+async def test_firefoxs_offer_is_answered(serve: Any) -> None:
+    async with serve(manager_of(ScriptedEngine()), settings=EdgeSettings(webrtc=LOOPBACK)) as edge, edge.http() as http:
+        sdp = {"content": FIREFOX, "headers": {"Content-Type": "application/sdp"}}
+        answer = await http.post("/v1/realtime/calls", **sdp)
+        assert answer.status_code == 201, answer.text
+        assert sections_of(answer.text) == [("audio", "0", False), ("video", "1", True), ("application", "2", False)]
+        assert "a=group:BUNDLE 0 2" in answer.text
+        assert "a=rtpmap:109 opus/48000/2" in answer.text, "by the number that the offer has it under"
 
 
 def test_transport_of_the_session_level_counts() -> None:
