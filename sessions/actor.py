@@ -294,7 +294,7 @@ class SessionActor:
             pcm, self._unheard = self._unheard + pcm, b""
         self._mailbox.post(MediaAudio(pcm))
 
-    def see(self, picture: ImagePart) -> None:
+    def see(self, picture: ImagePart | None) -> None:
         self._mailbox.post(MediaPicture(picture))
 
     def dialled(self, digit: str, received_at: float) -> None:

@@ -98,6 +98,13 @@ class SessionCore:
         self.view = deque(maxlen=self.context.limits.max_video_frames)
         self.conversation_id = conversation_id(self.session.id)
 
+    def see(self, picture: ImagePart | None) -> None:
+        """A video track shows this now, or nothing any more (None): what is said next is not said of an old picture."""
+        if picture is None:
+            self.view.clear()
+        else:
+            self.view.append(picture)
+
     def take_view(self) -> list[ImagePart | None]:
         """The pictures that belong to an item that the user makes now. The newest is still there for the next one."""
         taken: list[ImagePart | None] = list(self.view)

@@ -63,9 +63,9 @@ class MediaAudio(Signal, frozen=True):
 
 
 class MediaPicture(Signal, frozen=True):
-    """What a camera or a screen shows, from a video track: one frame now and then."""
+    """What a camera or a screen shows, from a video track: one frame now and then; None once it shows nothing."""
 
-    picture: ImagePart
+    picture: ImagePart | None
 
 
 class Dialled(Signal, frozen=True):

@@ -155,7 +155,7 @@ class ConversationMachine:
                 self._lifetime.heard(now)
                 self._listening.hear(pcm, now)
             case MediaPicture(picture=picture):
-                self._core.view.append(picture)
+                self._core.see(picture)
             case MoreAudio(audio=audio, offset=offset):
                 self._listening.append_from(audio, offset)
             case TurnJudged(question=question, probability=probability):

@@ -14,8 +14,8 @@ class MediaListener(Protocol):
     def hear(self, pcm: bytes) -> None:
         """Sound of the user: mono PCM16 at 24 kHz."""
 
-    def see(self, picture: ImagePart) -> None:
-        """A frame of the user's camera or screen."""
+    def see(self, picture: ImagePart | None) -> None:
+        """A frame of the user's camera or screen; None once nothing is shown any more."""
 
     def dialled(self, digit: str, received_at: float) -> None:
         """The user has pressed a key of the telephone: one of ``0-9 * # A-D``, at that time (seconds since 1970)."""

@@ -175,7 +175,7 @@ class CallTransport:
         if self._listener is not None:
             self._listener.dialled(key, time.time())
 
-    def on_picture(self, picture: ImagePart) -> None:
+    def on_picture(self, picture: ImagePart | None) -> None:
         if self._listener is not None:
             self._listener.see(picture)
 

@@ -70,8 +70,8 @@ class CallListener(PlayoutListener, Protocol):
     def on_dialled(self, key: str) -> None:
         """A key of its telephone was pressed: one of ``0-9 * # A-D``."""
 
-    def on_picture(self, picture: ImagePart) -> None:
-        """A frame of its camera or screen, now and then."""
+    def on_picture(self, picture: ImagePart | None) -> None:
+        """A frame of its camera or screen, now and then; None once it shows nothing any more."""
 
     def on_opened(self, channel: MediaChannel) -> None:
         """A data channel is open; it takes the place of the one before."""

@@ -106,7 +106,7 @@ class LocalMedia:
         if peer is self._peer:
             self._listener.on_dialled(key)
 
-    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
+    def peer_showed(self, peer: Peer, picture: ImagePart | None) -> None:
         if peer is self._peer:
             self._listener.on_picture(picture)
 

@@ -113,7 +113,8 @@ class Dialled(OfCall):
 
 
 class Showed(OfCall):
-    picture: ImagePart
+    picture: ImagePart | None
+    """None: nothing any more."""
 
 
 class Opened(OfCall):

@@ -125,8 +125,8 @@ class WorkerCall:
     def on_dialled(self, key: str) -> None:
         self._post(wire.Dialled(self._number, key))
 
-    def on_picture(self, picture: ImagePart) -> None:
-        if self._worker.unsent_bytes <= MOST_UNSENT_BYTES:  # else the next one will do
+    def on_picture(self, picture: ImagePart | None) -> None:
+        if picture is None or self._worker.unsent_bytes <= MOST_UNSENT_BYTES:  # else the next one will do
             self._post(wire.Showed(self._number, picture))
 
     def on_opened(self, channel: MediaChannel) -> None:

@@ -57,8 +57,8 @@ class PeerListener(Protocol):
     def peer_dialled(self, peer: Peer, key: str) -> None:
         """A key of its telephone was pressed: one of ``0-9 * # A-D``."""
 
-    def peer_showed(self, peer: Peer, picture: ImagePart) -> None:
-        """A frame of its camera or screen, now and then."""
+    def peer_showed(self, peer: Peer, picture: ImagePart | None) -> None:
+        """A frame of its camera or screen, now and then; None once it shows nothing any more."""
 
     def peer_opened(self, peer: Peer, channel: RTCDataChannel) -> None:
         """Its data channel is open."""
@@ -204,7 +204,7 @@ class Peer:
         channel.on("close", self.leave)
         self._listener.peer_opened(self, channel)
 
-    def _saw(self, picture: ImagePart) -> None:
+    def _saw(self, picture: ImagePart | None) -> None:
         self._listener.peer_showed(self, picture)
 
     def _pressed(self, key: str) -> None:

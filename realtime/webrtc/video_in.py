@@ -1,5 +1,7 @@
 """The peer's camera or screen as pictures for a model: the newest frame now and then, and none twice.
 
+A camera that is switched off, or a share that has ended, is no longer a view: nothing says so but that no frame comes.
+
 Every frame is taken from the track as it comes, so that none waits; all but the newest are let go of. What is sampled
 is compared with the last picture that was handed on, scaled and coded as JPEG, in a thread.
 """
@@ -22,10 +24,13 @@ from duologue.engine.deploy.config import WebRtcDeploy
 from duologue.engine.requests import ImagePart
 from duologue.realtime.webrtc.aiortc_wire import FrameDelays
 
+GONE_S: Final = 5.0
+"""Nothing is shown any more after so long without a frame; browsers send one in a second even of a screen at rest."""
 THUMBNAIL: Final = (32, 18)
 """Columns and rows of the grey picture by which frames are compared."""
 
-OnPicture = Callable[[ImagePart], None]
+OnPicture = Callable[[ImagePart | None], None]
+"""Told of a picture, or of None once nothing is shown any more."""
 
 
 class IncomingVideo:
@@ -66,7 +71,13 @@ class IncomingVideo:
     async def _sample(self) -> None:
         period, loop = 1 / self._settings.video_fps, asyncio.get_running_loop()
         while True:
-            await self._arrived.wait()
+            try:
+                async with asyncio.timeout(None if self._last is None else GONE_S):
+                    await self._arrived.wait()
+            except TimeoutError:
+                self._last = None
+                self._on_picture(None)
+                continue
             began = loop.time()
             frame, self._newest = self._newest, None
             self._arrived.clear()

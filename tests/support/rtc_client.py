@@ -70,7 +70,7 @@ class Microphone(MediaStreamTrack):
 
 
 class Camera(MediaStreamTrack):
-    """Shows an even colour at 15 frames a second; ``grey`` and the size may change at any time."""
+    """Shows an even colour at 15 frames a second, until it is ``off``; ``grey`` and the size may change at any time."""
 
     kind = "video"
 
@@ -79,9 +79,13 @@ class Camera(MediaStreamTrack):
         self.width, self.height, self.grey = width, height, 40
         self._frames = 0
         self._began = 0.0
+        self.off = asyncio.Event()
+        """Set: no more frames come, as of a track that a browser took out of its sender."""
 
     async def recv(self) -> VideoFrame:
         loop = asyncio.get_running_loop()
+        if self.off.is_set():
+            await asyncio.Future()
         if not self._frames:
             self._began = loop.time()
         await asyncio.sleep(self._began + self._frames / 15 - loop.time())

@@ -26,6 +26,7 @@ from session_driver import silence
 from duologue.codecs.image_header import read_image_header
 from duologue.engine.requests import AudioDelta, Converse, Finished, ImagePart, TextDelta, TranscriptDelta
 from duologue.realtime.gateway import EdgeSettings
+from duologue.realtime.webrtc import video_in
 from duologue.realtime.webrtc.playout_queue import PlayoutQueue
 from duologue.realtime.webrtc.video_in import IncomingVideo, jpeg_of
 from duologue.realtime.webrtc.video_out import LevelMeter, _TimedTrack
@@ -82,6 +83,28 @@ async def test_fc_146_the_size_may_change_in_mid_stream() -> None:
     _, pictures = await sampled(frames, video_max_side=640)
     headers = [read_image_header(picture.data) for picture in pictures]
     assert [(header.width, header.height) for header in headers] == [(640, 360), (320, 180), (90, 160)]
+
+
+async def test_what_is_shown_no_more_is_no_view_and_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video_in, "GONE_S", 0.2)
+    track = Given([grey_frame(160, 90, 100)] * 10)
+    shown: list[ImagePart | None] = []
+    gone = asyncio.Event()
+
+    def saw(picture: ImagePart | None) -> None:
+        shown.append(picture)
+        if picture is None:
+            gone.set()
+
+    async def goes_and_comes() -> VideoFrame:
+        if not track.frames and not gone.is_set():
+            await gone.wait()
+            track.frames += [grey_frame(160, 90, 100)] * 10
+        return await Given.recv(track)
+
+    monkeypatch.setattr(track, "recv", goes_and_comes)
+    await IncomingVideo(track, QUICK, saw).run()
+    assert [picture and grey_of(picture) for picture in shown] == [pytest.approx(100, abs=2), None, shown[0] and 100]
 
 
 @pytest.mark.parametrize(("width", "height"), [(2, 2), (1, 1), (4000, 20), (767, 769)])
@@ -143,6 +166,23 @@ async def test_fc_081_fc_175_a_turn_shows_the_model_what_the_camera_showed(serve
             payload = (await engine.opened()).request.payload
             assert isinstance(payload, Converse)
             assert len(payload.messages[-1].images) == 1, "what is typed is said with the same view"
+
+
+async def test_a_camera_that_was_switched_off_is_not_in_later_turns(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(video_in, "GONE_S", 0.3)
+    engine, camera = ScriptedEngine(), Camera()
+    async with (
+        serve(manager_of(engine, takes_images=True), settings=EdgeSettings(webrtc=QUICK)) as edge,
+        edge.http() as http,
+    ):
+        seeing(edge)
+        async with calling(http, camera=camera) as client:
+            assert (await spoken(client, engine)).messages[-1].images
+            camera.off.set()
+            await spoken(client, engine)  # meanwhile it is noticed
+            assert not (await spoken(client, engine)).messages[-1].images
 
 
 async def test_fc_144_video_is_rejected_where_the_model_cannot_see(serve: Any) -> None:
