@@ -25,8 +25,9 @@ export async function openMicrophone(deviceId) {
 export async function openPicture(deviceId) {
   if (!navigator.mediaDevices) throw new Problem('insecure-origin');
   const video = { width: { ideal: 640 }, height: { ideal: 480 }, frameRate: { max: 15 } };
+  const shared = { frameRate: { max: 5 } }; // larger, at rest mostly, and the server decodes every frame
   try {
-    if (deviceId === SCREEN) return await navigator.mediaDevices.getDisplayMedia({ video: true });
+    if (deviceId === SCREEN) return await navigator.mediaDevices.getDisplayMedia({ video: shared });
     return await navigator.mediaDevices.getUserMedia({
       video: deviceId ? { ...video, deviceId: { exact: deviceId } } : video,
     });
