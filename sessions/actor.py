@@ -194,6 +194,44 @@ class _SessionOver(Exception):
 class SessionActor:
     """Runs one session until its client has gone or the machine has closed it."""
 
+    # CPython looks attributes of an instance with more than 30 of them up in a dict of its own, each time; not these.
+    __slots__ = (
+        "_client_gone",
+        "_clock",
+        "_closing",
+        "_direct",
+        "_drain_due",
+        "_engine",
+        "_fault",
+        "_idle",
+        "_input_buffer_bytes",
+        "_loop",
+        "_machine",
+        "_mailbox",
+        "_media",
+        "_meter",
+        "_on_requests_changed",
+        "_outbox",
+        "_outbox_filled",
+        "_output_buffer_bytes",
+        "_question",
+        "_readable",
+        "_reader_waits",
+        "_streams",
+        "_tasks",
+        "_timer",
+        "_timer_at",
+        "_tool_calls",
+        "_tool_servers",
+        "_transport",
+        "_unfed",
+        "_unheard",
+        "_voice_activity",
+        "_voice_stream",
+        "_writing",
+        "_yielding",
+    )
+
     def __init__(
         self,
         machine: Machine,
@@ -248,13 +286,16 @@ class SessionActor:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._tasks: asyncio.TaskGroup | None = None
+        self._loop: asyncio.AbstractEventLoop
+        """The one it runs on, from then on: asking for it costs a system call in Python 3.11."""
 
     async def run(self) -> None:
         """Serve the session to its end; afterwards nothing of it is left in the engine."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                self._fault = asyncio.get_running_loop().create_future()
+                self._loop = asyncio.get_running_loop()
+                self._fault = self._loop.create_future()
                 tasks.create_task(self._read(), name="session-read")
                 tasks.create_task(self._write(), name="session-write")
                 tasks.create_task(self._work(self._fault), name="session-work")
@@ -407,7 +448,7 @@ class SessionActor:
     def _drain_soon(self) -> None:
         if not self._drain_due:
             self._drain_due = True
-            asyncio.get_running_loop().call_soon(self._drain)
+            self._loop.call_soon(self._drain)
 
     def _drain(self) -> None:
         """Hand on what the streams have, one delta of each in turn."""
@@ -448,7 +489,7 @@ class SessionActor:
                 case GoOn(rest=rest):
                     self._mailbox.events.appendleft(rest)
                     self._yielding = True
-                    asyncio.get_running_loop().call_soon(self._after_yield)
+                    self._loop.call_soon(self._after_yield)
                 case OpenRequest(request=request):
                     self._open(request)
                 case AbortRequest(request_id=request_id, reason=reason):
@@ -584,7 +625,7 @@ class SessionActor:
             self._timer.cancel()
         delay = max(0.0, deadline - self._clock())
         self._timer_at = deadline
-        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+        self._timer = self._loop.call_later(delay, self._ring)
 
     def _ring(self) -> None:
         self._timer, self._timer_at = None, float("inf")

@@ -122,9 +122,10 @@ class OverlapGate:
 
     def frame(self, position: int, now: float) -> Sequence[Held]:
         """So much has been heard; returns the signals that are to be followed now."""
-        overlap, settings = self.open, self._settings
+        overlap = self.open
         if overlap is None:
             return ()
+        settings = self._settings
         if settings is None or not self._speaker.left_s(now):
             return self._let_through(overlap)
         least = settings.min_duration_ms * TICKS_PER_MS
