@@ -45,8 +45,8 @@ class Replay:
 
     def __init__(self, bounds: QueueBounds) -> None:
         self._bounds = bounds
-        self._frames: deque[str] = deque()
-        self._characters = 0
+        self._frames: deque[bytes] = deque()
+        self._bytes = 0
         self.first = 1
         """Number of the oldest frame that is kept, or of the next one."""
 
@@ -55,19 +55,19 @@ class Replay:
         """Number of the newest frame."""
         return self.first + len(self._frames) - 1
 
-    def add(self, frame: str) -> None:
+    def add(self, frame: bytes) -> None:
         self._frames.append(frame)
-        self._characters += len(frame)
+        self._bytes += len(frame)
 
-    def __getitem__(self, number: int) -> str:
+    def __getitem__(self, number: int) -> bytes:
         return self._frames[number - self.first]
 
     def trim(self, unwritten: int) -> None:
         """Forget the oldest frames beyond the bounds, but none from number ``unwritten`` on."""
         while self.first < unwritten and (
-            len(self._frames) > self._bounds.events or self._characters > self._bounds.bytes
+            len(self._frames) > self._bounds.events or self._bytes > self._bounds.bytes
         ):
-            self._characters -= len(self._frames.popleft())
+            self._bytes -= len(self._frames.popleft())
             self.first += 1
 
 

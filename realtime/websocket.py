@@ -71,7 +71,7 @@ class WebSocketTransport:
         if self._direct is None or self._gone or self._closed or not self._direct.may_write():
             return False
         encode = self.dialect.encode
-        self._direct.write_text([text.encode() for event in events for text in encode(event)])
+        self._direct.write_text([frame for event in events for frame in encode(event)])
         return True
 
     def counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
@@ -86,12 +86,12 @@ class WebSocketTransport:
             for frame in self.dialect.encode(event):
                 await self.send_frame(frame)
 
-    async def send_frame(self, text: str) -> None:
+    async def send_frame(self, frame: bytes) -> None:
         """Send an event that is encoded already. Does nothing once the connection is over."""
         if self._gone or self._closed:
             return
         try:
-            await self._websocket.send({"type": "websocket.send", "text": text})
+            await self._websocket.send({"type": "websocket.send", "text": frame.decode()})
         except WebSocketDisconnect:
             self._gone = True
 

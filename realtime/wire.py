@@ -88,9 +88,9 @@ def encode(event: ServerEvent) -> str:
     return _encoder.encode(event).decode()
 
 
-def frames(event: ServerEvent) -> tuple[str]:
-    """The one text frame that says a server event in the GA dialect."""
-    return (_encoder.encode(event).decode(),)
+def frames(event: ServerEvent) -> tuple[bytes]:
+    """The one text frame, in UTF-8, that says a server event in the GA dialect."""
+    return (_encoder.encode(event),)
 
 
 def decode(frame: str | bytes) -> AnyClientEvent | InvalidEvent:

@@ -19,8 +19,8 @@ class Dialect:
 
     decode: Callable[[str | bytes], ClientEvent | InvalidEvent]
     """The client event in a text frame; never raises."""
-    encode: Callable[[ServerEvent], Sequence[str]]
-    """The text frames that say a server event: one, or none, or two where the dialect divides it otherwise."""
+    encode: Callable[[ServerEvent], Sequence[bytes]]
+    """The text frames, in UTF-8, that say a server event: one, or none, or two where the dialect divides it otherwise."""
 
 
 GA = Dialect(decode=wire.decode, encode=wire.frames)

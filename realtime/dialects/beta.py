@@ -194,9 +194,9 @@ def _in_beta_terms(event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | Inv
 # -- to the client -----------------------------------------------------------------------------------------------------
 
 
-def encode(event: events.ServerEvent) -> Sequence[str]:
-    """The text frames that say a server event in this dialect."""
-    return [msgspec.json.encode(shaped).decode() for shaped in translated(event)]
+def encode(event: events.ServerEvent) -> Sequence[bytes]:
+    """The text frames, in UTF-8, that say a server event in this dialect."""
+    return [msgspec.json.encode(shaped) for shaped in translated(event)]
 
 
 def translated(event: events.ServerEvent) -> Sequence[Json]:

@@ -23,11 +23,11 @@ def send_events(channel: MediaChannel, dialect: Dialect, batch: Sequence[events.
     """
     for event in batch:
         for message in fitting(event, dialect, channel.max_message_bytes):
-            channel.send(message)
+            channel.send(message.decode())
 
 
-def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence[str]:
-    """The messages that say ``event``, none longer than ``limit`` bytes of UTF-8 (0: no limit).
+def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence[bytes]:
+    """The messages, in UTF-8, that say ``event``, none longer than ``limit`` bytes (0: no limit).
 
     Messages are not divided: no client would put them together again. Where an event is too long an item goes without
     its sound and pictures, and the end of a response without its output, which was said before: a client can tell by
@@ -40,7 +40,7 @@ def fitting(event: events.ServerEvent, dialect: Dialect, limit: int) -> Sequence
     shorter = _shortened(event)
     if shorter is not None and _fit(shorter_messages := dialect.encode(shorter), limit):
         return shorter_messages
-    longest = max(len(message.encode()) for message in messages)
+    longest = max(map(len, messages))
     tag = type(event).__struct_config__.tag
     error = ProtocolError(
         "duologue.event_too_large",
@@ -58,9 +58,8 @@ def _shortened(event: events.ServerEvent) -> events.ServerEvent | None:
     return None
 
 
-def _fit(messages: Sequence[str], limit: int) -> bool:
-    # a character is at most four bytes: most messages are short enough to tell without encoding them
-    return not limit or all(len(m) * 4 <= limit or len(m.encode()) <= limit for m in messages)
+def _fit(messages: Sequence[bytes], limit: int) -> bool:
+    return not limit or all(len(message) <= limit for message in messages)
 
 
 def _without_media(item: Item) -> Item:

@@ -201,7 +201,7 @@ class CutConnection:
         self.broken = asyncio.Event()
         self.incoming: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def send_frame(self, frame: str) -> None:
+    async def send_frame(self, frame: bytes) -> None:
         await asyncio.sleep(0)
         if self.over:
             return

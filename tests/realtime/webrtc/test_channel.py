@@ -25,7 +25,7 @@ PLACE: Any = {"response_id": "r", "item_id": "i", "output_index": 0, "content_in
 
 def said(event: events.ServerEvent, limit: int) -> list[dict[str, Any]]:
     messages = fitting(event, GA, limit)
-    assert all(len(message.encode()) <= limit or not limit for message in messages)
+    assert all(len(message) <= limit or not limit for message in messages)
     return [json.loads(message) for message in messages]
 
 
