@@ -203,7 +203,7 @@ class Answering:
         samples = generated if audio_end_ms >= generated_ms else audio_end_ms * OUTPUT_SAMPLE_RATE // 1000
         heard = core.ledger.truncate(item_id, samples, now)
         if entry.recording is not None:
-            del entry.recording.pcm[heard * 2 :]
+            entry.recording.cut(heard * 2)
         core.emit(events.ItemTruncated, item_id=item_id, content_index=content_index, audio_end_ms=audio_end_ms)
         if core.ledger.unsent(item_id):
             self.responses.media.stop()

@@ -34,23 +34,49 @@ ROOT = "root"
 MAX_AUDIO_PER_ITEM = 120 * OUTPUT_SAMPLE_RATE * 2
 """Bytes of the longest audio that ``retrieve`` returns: beyond it the frame would pass the 8 MiB that stock clients
 accept."""
+MAX_PIECES = 64
+"""Pieces of a recording that are joined to a block."""
 
 
-@dataclass(slots=True)
 class Recording:
-    """Kept sound of an item: mono PCM16."""
+    """Kept sound of an item: mono PCM16. It grows piece by piece and is joined when somebody wants it: one buffer that
+    grows is copied to a larger place over and over."""
 
-    pcm: bytearray = field(default_factory=bytearray)
-    sample_rate: int = OUTPUT_SAMPLE_RATE
+    __slots__ = ("_blocks", "_pieces", "sample_rate", "size")
+
+    def __init__(self, pcm: bytes = b"", sample_rate: int = OUTPUT_SAMPLE_RATE) -> None:
+        self.sample_rate = sample_rate
+        self.size = len(pcm)
+        """Bytes of it."""
+        self._blocks = [pcm]
+        self._pieces: list[bytes] = []
+        """What follows the blocks: so few that a garbage collection has little to look at."""
+
+    @property
+    def pcm(self) -> bytes:
+        self._blocks, self._pieces = [b"".join((*self._blocks, *self._pieces))], []
+        return self._blocks[0]
 
     @property
     def seconds(self) -> float:
-        return len(self.pcm) / 2 / self.sample_rate
+        return self.size / 2 / self.sample_rate
+
+    def add(self, pcm: bytes) -> None:
+        self._pieces.append(pcm)
+        self.size += len(pcm)
+        if len(self._pieces) == MAX_PIECES:
+            self._blocks.append(b"".join(self._pieces))
+            self._pieces.clear()
+
+    def cut(self, size: int) -> None:
+        """Keep so many bytes from the start, if there are more."""
+        if size < self.size:
+            self._blocks, self._pieces, self.size = [self.pcm[:size]], [], size
 
     def at_rate(self, rate: int) -> bytes:
         if rate == self.sample_rate:
-            return bytes(self.pcm)
-        return float_to_pcm16(resample(pcm16_to_float(bytes(self.pcm)), self.sample_rate, rate))
+            return self.pcm
+        return float_to_pcm16(resample(pcm16_to_float(self.pcm), self.sample_rate, rate))
 
 
 @dataclass(slots=True)
@@ -208,9 +234,8 @@ class Conversation:
         recording = entry.recording
         if recording is None:
             recording = entry.recording = Recording()
-        recording.pcm += pcm
-        if len(recording.pcm) > MAX_AUDIO_PER_ITEM:
-            del recording.pcm[MAX_AUDIO_PER_ITEM:]
+        if recording.size < MAX_AUDIO_PER_ITEM:
+            recording.add(pcm[: MAX_AUDIO_PER_ITEM - recording.size])
         self._audio_bound_s += len(pcm) / 2 / OUTPUT_SAMPLE_RATE
         if self._audio_bound_s > self._limits.kept_audio_s:
             self._drop_old_audio()

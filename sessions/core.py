@@ -183,7 +183,7 @@ class SessionCore:
         if not sounds:
             return Entry(item, pictures=pictures)
         decoder = WireDecoder(encoding(self.session.audio.input.format))
-        pcm = bytearray(b"".join(decoder.decode(sound) for sound in sounds))
+        pcm = b"".join(decoder.decode(sound) for sound in sounds)
         content = tuple(InputAudio() if isinstance(part, InputAudio) else part for part in item.content)
         recording = Recording(pcm, decoder.sample_rate)
         return Entry(replace(item, content=content), recording=recording, pictures=pictures)

@@ -442,7 +442,7 @@ class Listening:
         core.emit(events.InputAudioCommitted, item_id=item_id, previous_item_id=core.conversation.last_id)
         item = MessageItem(id=item_id, status="completed", role="user", content=(InputAudio(),))
         utterance = self._utterance(start, end)
-        recording = Recording(bytearray(utterance.pcm), utterance.sample_rate)
+        recording = Recording(utterance.pcm, utterance.sample_rate)
         entry = Entry(item, recording=recording, seen=core.take_view())
         core.conversation.insert(entry)
         previous = core.conversation.previous_id(item_id)

@@ -85,6 +85,6 @@ class MediaOutput:
             return
         entry = conversation.truncate(item_id, 0)
         if entry.recording is not None:
-            del entry.recording.pcm[heard * 2 :]
+            entry.recording.cut(heard * 2)
         end_ms = heard * 1000 // OUTPUT_SAMPLE_RATE
         self._core.emit(events.ItemTruncated, item_id=item_id, content_index=0, audio_end_ms=end_ms)

@@ -200,10 +200,10 @@ class Transcribing:
     def begin(self, entry: Entry) -> None:
         """Have an item's sound turned into words, unless that is under way."""
         recording = entry.recording
-        if recording is None or not recording.pcm:
+        if recording is None or not recording.size:
             entry.transcript = entry.transcript or ""
         elif not any(transcription.entry is entry for transcription in self._open.values()):
-            utterance = Utterance(bytes(recording.pcm), recording.sample_rate)
+            utterance = Utterance(recording.pcm, recording.sample_rate)
             request_id, words = self.open(utterance, "final", entry.id)
             self.adopt(request_id, Transcription(entry, utterance.seconds, words))
 
