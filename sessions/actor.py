@@ -367,7 +367,7 @@ class SessionActor:
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
         if self._media is not None:
             self._media.attach(self)
-        self._perform(self._machine.start())
+        self._perform(self._machine.start(), self._clock())
         self._idle = True
         self._run_on()
         try:
@@ -404,7 +404,8 @@ class SessionActor:
         try:
             while True:
                 while mailbox.events and not self._unfed and not self._yielding:
-                    self._perform(machine.handle(mailbox.take(), self._clock()))
+                    now = self._clock()
+                    self._perform(machine.handle(mailbox.take(), now), now)
                 if not (self._outbox.slots and self._write_now()):
                     break
             if machine.deadline != self._timer_at:
@@ -468,12 +469,12 @@ class SessionActor:
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    def _perform(self, effects: Sequence[Effect]) -> None:
+    def _perform(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
             match effect:
                 case Send(event=event, samples=samples):
                     self._outbox.push(event, samples)
-                    self._meter.sent(event, self._clock())
+                    self._meter.sent(event, now)
                 case FeedVoiceActivity():
                     self._feed(effect)
                 case Play() | FinishPlaying() | StopPlaying():
@@ -609,8 +610,8 @@ class SessionActor:
         for outgoing in batch:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
                 # Straight to the machine: it is a fact already, and need not queue behind what may follow.
-                sent = AudioSent(outgoing.event.item_id, outgoing.samples)
-                self._perform(self._machine.handle(sent, self._clock()))
+                sent, now = AudioSent(outgoing.event.item_id, outgoing.samples), self._clock()
+                self._perform(self._machine.handle(sent, now), now)
 
     def _note_outbox(self) -> None:
         """Wake the writer if there is something for it."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from msgspec import UNSET
 
 from duologue.codecs.noise_suppression import FRAMES_PER_SECOND, FarEnd
@@ -75,8 +76,7 @@ class Utterance:
         return Utterance(self.pcm[ticks // ticks_per_sample(self.sample_rate) * 2 :], self.sample_rate)
 
 
-@dataclass(frozen=True)
-class TurnSound:
+class TurnSound(msgspec.Struct, frozen=True):
     """Sound of a turn that goes on."""
 
     item_id: str
@@ -340,7 +340,9 @@ class Listening:
     def _frame(self, policy: SilencePolicy, frame: VoiceActivity, now: float) -> None:
         start = self._stream_position
         end = self._stream_position = start + VAD_FRAME_TICKS
-        probability = 0.0 if self._is_echo(frame.probability, end) else frame.probability
+        probability = frame.probability
+        if self._core.echo is not None and self._is_echo(self._core.echo, probability, end):
+            probability = 0.0
         if end > self._settled:
             self._follow_all(policy.frame(start, end, probability, frame.quiet_ms * TICKS_PER_MS), end, now)
             self._release(self._overlap.frame(end, now), now)
@@ -349,10 +351,9 @@ class Listening:
         held_from = self._turn.start if self._turn is not None else self._overlap.start
         self._timeline.drop_before(end - policy.lookback if held_from is None else held_from)
 
-    def _is_echo(self, probability: float, position: int) -> bool:
+    def _is_echo(self, echo: EchoReference, probability: float, position: int) -> bool:
         """Whether what might begin a turn is our own voice."""
-        echo = self._core.echo
-        if echo is None or probability < ECHO_DOUBT or self._turn is not None or self._overlap.start is not None:
+        if probability < ECHO_DOUBT or self._turn is not None or self._overlap.start is not None:
             return False
         sound = self._timeline.as_it_came(position - ECHO_WINDOW_MS * TICKS_PER_MS, position)
         return echo.echoes(sound, self._timeline.sample_rate, position)

@@ -7,9 +7,9 @@ lost or reordered within a part (``realtime-protocol`` O35). Events that end som
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
@@ -27,8 +27,7 @@ DELTAS = (
 )
 
 
-@dataclass(slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct):
     """An event, and the 24 kHz samples of sound in it."""
 
     event: events.ServerEvent

@@ -80,7 +80,15 @@ class MessageOutput(OutputItemBase):
     def _emit_audio(self, data: bytes) -> None:
         if data:
             samples, self._encoding = self._encoding, 0
-            self.emit(events.OutputAudioDelta, samples=samples, **self.place, content_index=0, delta=data)
+            self.emit(
+                events.OutputAudioDelta,
+                samples,
+                response_id=self.response_id,
+                item_id=self.id,
+                output_index=self.index,
+                content_index=0,
+                delta=data,
+            )
 
     def end(self, *, flush: bool) -> None:
         """Close the part. ``flush``: what the audio encoder still holds is part of the answer."""

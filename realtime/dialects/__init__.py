@@ -20,7 +20,7 @@ class Dialect:
     decode: Callable[[str | bytes], ClientEvent | InvalidEvent]
     """The client event in a text frame; never raises."""
     encode: Callable[[ServerEvent], Sequence[bytes]]
-    """The text frames, in UTF-8, that say a server event: one, or none, or two where the dialect divides it otherwise."""
+    """The text frames, in UTF-8, that say a server event: one, or none, or two where the dialect divides it."""
 
 
 GA = Dialect(decode=wire.decode, encode=wire.frames)
