@@ -119,7 +119,8 @@ class InputTimeline:
     def cut(self, start: int, end: int) -> bytes:
         """PCM16 between two positions, clamped to what is held. The audio stays."""
         first, last = (self._offset(position) for position in (start, end))
-        return bytes(self._pcm[first : max(first, last)])
+        with memoryview(self._pcm) as held:  # a slice of the bytearray itself would be a copy to copy from
+            return bytes(held[first : max(first, last)])
 
     def as_it_came(self, start: int, end: int) -> bytes:
         """Input between two positions of the last second as it was before it was cleaned, as far as it is known."""
