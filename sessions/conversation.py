@@ -48,14 +48,15 @@ class Recording:
         self.sample_rate = sample_rate
         self.size = len(pcm)
         """Bytes of it."""
-        self._blocks = [pcm]
-        self._pieces: list[bytes] = []
-        """What follows the blocks: so few that a garbage collection has little to look at."""
+        self._pieces = [pcm]
+        self._blocks = 1
+        """The first so many of the pieces are joined ones: a garbage collection looks at each."""
 
     @property
     def pcm(self) -> bytes:
-        self._blocks, self._pieces = [b"".join((*self._blocks, *self._pieces))], []
-        return self._blocks[0]
+        if len(self._pieces) > 1:
+            self._pieces, self._blocks = [b"".join(self._pieces)], 1
+        return self._pieces[0]
 
     @property
     def seconds(self) -> float:
@@ -64,14 +65,14 @@ class Recording:
     def add(self, pcm: bytes) -> None:
         self._pieces.append(pcm)
         self.size += len(pcm)
-        if len(self._pieces) == MAX_PIECES:
-            self._blocks.append(b"".join(self._pieces))
-            self._pieces.clear()
+        if len(self._pieces) - self._blocks == MAX_PIECES:
+            self._pieces[self._blocks :] = [b"".join(self._pieces[self._blocks :])]
+            self._blocks += 1
 
     def cut(self, size: int) -> None:
         """Keep so many bytes from the start, if there are more."""
         if size < self.size:
-            self._blocks, self._pieces, self.size = [self.pcm[:size]], [], size
+            self._pieces, self._blocks, self.size = [self.pcm[:size]], 1, size
 
     def at_rate(self, rate: int) -> bytes:
         if rate == self.sample_rate:

@@ -35,8 +35,7 @@ def test_many_pieces_are_few_objects() -> None:
     recording = Recording()
     for _ in range(10 * MAX_PIECES + 3):
         recording.add(b"ab")
-    assert len(recording._blocks) <= 11
-    assert len(recording._pieces) == 3
+    assert len(recording._pieces) <= 1 + 10 + 3
 
 
 def test_an_item_keeps_no_more_than_retrieve_can_return(monkeypatch: pytest.MonkeyPatch) -> None:
