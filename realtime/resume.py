@@ -64,9 +64,7 @@ class Replay:
 
     def trim(self, unwritten: int) -> None:
         """Forget the oldest frames beyond the bounds, but none from number ``unwritten`` on."""
-        while self.first < unwritten and (
-            len(self._frames) > self._bounds.events or self._bytes > self._bounds.bytes
-        ):
+        while self.first < unwritten and (len(self._frames) > self._bounds.events or self._bytes > self._bounds.bytes):
             self._bytes -= len(self._frames.popleft())
             self.first += 1
 
