@@ -19,7 +19,7 @@ from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.actor import MAILBOX_EVENTS
+from duologue.sessions.actor import MAILBOX_EVENTS, SessionActor
 from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES
@@ -354,3 +354,8 @@ class Track:
 
     def clear(self) -> None:
         """Nothing is queued."""
+
+
+def test_an_actor_has_no_dict_of_attributes() -> None:
+    """With more than 30 attributes it would be one of its own, which every event would have to be looked up in."""
+    assert "__dict__" not in dir(SessionActor)
