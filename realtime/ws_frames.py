@@ -83,7 +83,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         start, size = 0, len(data)
         while size - start >= 2:
             first, length, body = data[start], data[start + 1], start + 6
-            if not length & _MASKED or self.conn.state is not OPEN:
+            if not length & _MASKED:
                 self._splitting = False
                 super().data_received(data[start:])
                 return
@@ -108,7 +108,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def _taken(self, data: bytes, body: int, end: int) -> bool:
         """Offer a text frame to the sink."""
         sink = self._sink
-        if sink is None or self._fragmented or not self.queue.empty() or not sink.ready():
+        if sink is None or self._fragmented or self.conn.state is not OPEN:
+            return False
+        if not self.queue.empty() or not sink.ready():
             return False
         payload = apply_mask(data[body:end], data[body - 4 : body])
         if not payload.isascii():

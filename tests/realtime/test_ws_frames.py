@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted_socket import UPGRADE, ScriptedLoop, ScriptedTransport
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -135,7 +135,11 @@ async def compare(frames: Sequence[bytes], cuts: Sequence[int], ready: Sequence[
     return short, long
 
 
+NO_MASK = bytes(4)
+
+
 @settings(max_examples=150, deadline=None)
+@example([frame(0x81, b"\x80", NO_MASK), frame(0x89, b"", NO_MASK), frame(0x88, b"\0", NO_MASK)], [], [False])
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=12), st.lists(st.booleans(), min_size=1, max_size=5))
 def test_any_stream_cut_anywhere_means_the_same_on_both_ways(
     frames: list[bytes], cuts: list[int], ready: list[bool]
