@@ -29,14 +29,16 @@ AUDIO: Final = b'{"type":"response.output_audio.delta"'
 CHUNK_CHARACTERS: Final = 1280
 """Base64 of 20 ms of sound."""
 TIMEOUT_S: Final = 30.0
+GOLDEN: Final = 0.618034
+"""Multiples of it spread evenly between whole numbers, however many there are."""
 
 TURN_DETECTION: Final = {"type": "server_vad", "create_response": False, "interrupt_response": False}
 """Turns are found and become items, but leave the answer alone, which goes on for as long as the measurement."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the benchmark asks for. ``connect``, ``hang_up``: so many sessions; ``pace``: a client's sessions stand so
-    much (0 to 1 of a chunk) behind its neighbours'."""
+    """What the benchmark asks for. ``connect``, ``hang_up``: so many sessions; ``send``: sessions that do not send yet
+    begin within so many seconds; ``answer``: so many seconds of sound."""
 
     do: str
     count: int = 0
@@ -224,7 +226,7 @@ class Callers:
                     self._leaving.add(session)
                     session.transport.close()
             case "send":
-                self._send_all()
+                self._send_all(command.seconds)
             case "rest":
                 self._queue.clear()
             case "answer":
@@ -252,14 +254,15 @@ class Callers:
             async with asyncio.timeout(TIMEOUT_S):
                 await session.ready
 
-    def _send_all(self) -> None:
-        """Every session that does not send yet begins to, each at its own point of the 20 ms."""
+    def _send_all(self, within_s: float) -> None:
+        """Every session that does not send yet begins to, each at its own point of that time and of the 20 ms."""
         sending = {session for _, _, session in self._queue}
-        waiting = [session for session in self._sessions if session not in sending]
         now = time.monotonic()
-        for n, session in enumerate(waiting):
-            self._number += 1
-            heapq.heappush(self._queue, (now + CHUNK_S * (1 + n / len(waiting)), self._number, session))
+        for session in self._sessions:
+            if session not in sending:
+                self._number += 1
+                begin = now + CHUNK_S + within_s * (self._number * GOLDEN % 1)
+                heapq.heappush(self._queue, (begin, self._number, session))
         self._wind()
 
     def _wind(self) -> None:

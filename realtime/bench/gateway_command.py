@@ -28,13 +28,16 @@ def gateway(
     max_sessions: Annotated[int, typer.Option(min=1, help="Where the search ends.")] = 400,
     clients: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
     echo: Annotated[bool, typer.Option(help="Measure a bare echo server with the same clients too.")] = True,
+    in_step: Annotated[
+        bool, typer.Option("--in-step", help="All turns begin in the same 20 ms, and all end in the same.")
+    ] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.1, help="Instead of all that: talk for so long and see whether memory grows.")
     ] = None,
     json: _Json = False,
 ) -> None:
     """Measure what a session costs: server on one core, clients on the others, no models."""
-    options = GatewayOptions(sessions or 100, seconds, ramp, max_sessions, clients, echo)
+    options = GatewayOptions(sessions or 100, seconds, ramp, max_sessions, clients, echo, in_step)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("starting the server", total=None)

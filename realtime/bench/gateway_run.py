@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from duologue.realtime.bench.gateway_caller import Command, Reply
-from duologue.realtime.bench.gateway_signal import CHUNK_S, decisions
+from duologue.realtime.bench.gateway_signal import CHUNK_S, LOOP_S, decisions
 from duologue.realtime.bench.server_process import ECHO, on_cores, own_server
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.client import ServerUnreachable
@@ -29,8 +29,8 @@ LIMIT_MS: Final = 20.0
 PACED_MS: Final = 20.0
 """A run in which the clients sent later than this (p99) measures the clients."""
 WHOLE_RUN_S: Final = 600.0
-WARM_S: Final = 1.5
-FIRST_PROBE: Final = 100
+WARM_S: Final = LOOP_S + 1.5
+"""Until every session sends, and things have settled."""
 SETTLED: Final = 0.1
 """The search ends when the largest number that held and the smallest that did not are this close."""
 
@@ -39,7 +39,8 @@ OnPhase = Callable[[str], None]
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """``sessions``: how many stream while costs are measured; ``seconds``: how long each measurement takes."""
+    """``sessions``: how many stream while costs are measured; ``seconds``: how long each measurement takes;
+    ``in_step``: all turns begin in the same 20 ms, and all end in the same."""
 
     sessions: int = 100
     seconds: float = 5.0
@@ -47,8 +48,14 @@ class GatewayOptions:
     max_sessions: int = 400
     clients: int = 1
     echo: bool = True
+    in_step: bool = False
     server_cores: tuple[int, ...] = ()
     client_cores: tuple[int, ...] = ()
+
+    @property
+    def send(self) -> Command:
+        """Everybody speaks: each in a loop of its own, or all in step."""
+        return Command(do="send", seconds=CHUNK_S if self.in_step else LOOP_S)
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -150,14 +157,14 @@ async def _measure(
     await asyncio.sleep(options.seconds / 2)
     rested = usage(pid)
     on_phase(f"{count} sessions, sound in")
-    await fleet.tell(Command(do="send"))
+    await fleet.tell(options.send)
     incoming = await fleet.measure(pid, options.seconds)
     await fleet.tell(Command(do="rest"))
     on_phase(f"{count} sessions, sound out")
     await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S))
     outgoing = await fleet.measure(pid, options.seconds)
     on_phase(f"{count} sessions, both ways")
-    await fleet.tell(Command(do="send"))
+    await fleet.tell(options.send)
     both = await fleet.measure(pid, options.seconds)
     streaming = usage(pid)
     memory = Memory(count, _kib(empty, idle, count), _kib(empty, streaming, count))
@@ -188,7 +195,7 @@ async def _ramp(
             await fleet.connect(change)
             if not echo:
                 await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S, count=change))
-            await fleet.tell(Command(do="send"))
+            await fleet.tell(options.send)
         elif change < 0:
             await fleet.tell(Command(do="hang_up", count=-change))
         load = await fleet.measure(pid, options.seconds)
@@ -204,7 +211,7 @@ async def _measure_echo(folder: Path, options: GatewayOptions, on_phase: OnPhase
         _fleet(server.url, options) as fleet,
     ):
         await fleet.connect(options.sessions)
-        await fleet.tell(Command(do="send"))
+        await fleet.tell(options.send)
         load = await fleet.measure(server.pid, options.seconds)
         _, most = await _ramp(fleet, server.pid, options, load, on_phase, echo=True) if options.ramp else ([], None)
         return load, most

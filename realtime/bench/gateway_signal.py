@@ -28,6 +28,7 @@ CHUNK_S: Final = 0.02
 CHUNK_BYTES: Final = 960
 VOICE_S: Final = 1.6
 SILENCE_S: Final = 2.4
+LOOP_S: Final = VOICE_S + SILENCE_S
 
 _FORMANTS: Final = ((730, 1090, 2440), (270, 2290, 3010), (570, 840, 2410), (530, 1840, 2480), (300, 870, 2240))
 """First three formants in hertz of five vowels (Peterson & Barney 1952, men's means)."""

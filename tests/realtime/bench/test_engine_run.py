@@ -43,9 +43,9 @@ async def test_an_abort_takes_no_longer_than_its_stages_steps_allow_by_far() -> 
 
 
 async def test_both_loops_give_the_same_answers_and_only_one_of_them_works_when_idle() -> None:
-    events, polling = await measure_loops(0.5, rounds=1)
+    events, polling = await measure_loops(0.5, rounds=1, turns=2)
     assert (events.loop, polling.loop) == ("events", "polling")
-    assert events.first_audio.n == polling.first_audio.n == events.concurrency
+    assert events.first_audio.n == polling.first_audio.n == 2 * events.concurrency
     assert events.idle_cpu_percent < polling.idle_cpu_percent
 
 
