@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -37,7 +38,8 @@ def engine(
     and event-driven routing save."""
     if not ray_installed():
         typer.echo("Ray is not installed, so its hops are left out: pip install 'duologue[ray]'", err=True)
-    report = asyncio.run(run_engine(seconds, idle_seconds, answers))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the server does
+        report = runner.run(run_engine(seconds, idle_seconds, answers))
     if json:
         typer.echo(msgspec.json.encode(report).decode())
     else:

@@ -124,7 +124,7 @@ async def run_gateway(options: GatewayOptions, on_phase: OnPhase = lambda text: 
     expected = decisions(WHOLE_RUN_S / 4)
     with tempfile.TemporaryDirectory(prefix="duologue-bench-") as name:
         folder = Path(name)
-        slots = max(options.max_sessions, options.sessions) + 8
+        slots = 2 * max(options.max_sessions, options.sessions) + 8  # some may be leaving while others come
         on_phase("starting the server")
         async with (
             own_server(None, folder / "server.log", cores=options.server_cores, program=SERVER.format(slots)) as server,
@@ -190,14 +190,13 @@ async def _ramp(
     while (bad is None and good < options.max_sessions) or (bad is not None and bad - good > SETTLED * bad):
         probe = min(options.max_sessions, good * 3 // 2) if bad is None else (good + bad) // 2
         on_phase(f"{probe} sessions, {'bare echo' if echo else 'both ways'}")
-        change = probe - fleet.sessions
-        if change > 0:
-            await fleet.connect(change)
-            if not echo:
-                await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S, count=change))
-            await fleet.tell(options.send)
-        elif change < 0:
-            await fleet.tell(Command(do="hang_up", count=-change))
+        if bad is not None:  # what a server owes to too many callers, it would still owe to fewer
+            await fleet.tell(Command(do="hang_up", count=fleet.sessions))
+        more = probe - fleet.sessions
+        await fleet.connect(more)
+        if not echo:
+            await fleet.tell(Command(do="answer", seconds=WHOLE_RUN_S, count=more))
+        await fleet.tell(options.send)
         load = await fleet.measure(pid, options.seconds)
         steps.append(load)
         good, bad = (probe, bad) if load.held else (good, probe)
