@@ -38,7 +38,7 @@ def engine(
     and event-driven routing save."""
     if not ray_installed():
         typer.echo("Ray is not installed, so its hops are left out: pip install 'duologue[ray]'", err=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the server's loop, though not its switch interval
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the server's, but for its switch interval
         report = runner.run(run_engine(seconds, idle_seconds, answers))
     if json:
         typer.echo(msgspec.json.encode(report).decode())
