@@ -179,8 +179,7 @@ class RequestMeter:
         for event in EVENTS:
             seconds = edge.since(self._opened, event)
             if seconds is not None:
-                labels = (edge.source, edge.target, event, HOST_CLOCK)
-                metrics.edge_first_event_s.labels(*labels).observe(max(0.0, seconds))
+                metrics.first_event_of(edge.source, edge.target, event, HOST_CLOCK).observe(max(0.0, seconds))
 
     def _log(self, trace: Sequence[EdgeTrace]) -> None:
         request = self._request

@@ -17,7 +17,7 @@ from duologue.engine.executors.base import Message, Replica
 from duologue.engine.live_request import LiveRequest
 from duologue.engine.loop_lag import LoopLag
 from duologue.engine.metering import Work
-from duologue.engine.pipeline import PipelineConfig, PipelineError
+from duologue.engine.pipeline import OutputType, PipelineConfig, PipelineError, Route, wanted_outputs
 from duologue.engine.replica_policy import DEFAULT, PolicyName, ReplicaPool
 from duologue.engine.requests import FIRST_CHUNK_RANGE_S, EngineRequest, RequestRefused
 from duologue.engine.stream import Stream
@@ -43,6 +43,8 @@ class Orchestrator:
         self._pools = {i: ReplicaPool(some, (policies or {}).get(i, DEFAULT)) for i, some in replicas.items()}
         self._output_limit = output_limit
         self._runs: dict[str, LiveRequest] = {}
+        self._routes: dict[tuple[type, tuple[OutputType, ...]], Route] = {}
+        """By what is asked and what is wanted: all that a route depends on."""
         self.work = Work()
         self._readers: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
@@ -93,10 +95,7 @@ class Orchestrator:
         low, high = FIRST_CHUNK_RANGE_S
         if request.first_chunk_s is not None and not low <= request.first_chunk_s <= high:
             raise RequestRefused(f"first_chunk_s is {request.first_chunk_s:g}; it is from {low:g} to {high:g}.")
-        try:
-            route = self._pipeline.route(request)
-        except PipelineError as error:
-            raise RequestRefused(str(error)) from error
+        route = self._route(request)
         replicas = {i: self._pools[i].bind(request.session_id) for i in route.stages}
         run = LiveRequest(request, route, replicas, self._output_limit, self.work, self._forget)
         self._runs[request.request_id] = run
@@ -140,6 +139,15 @@ class Orchestrator:
         for pool in self._pools.values():
             for replica in pool.replicas:
                 metrics.replicas.remove(replica)
+
+    def _route(self, request: EngineRequest) -> Route:
+        asked = type(request.payload), wanted_outputs(request.payload)
+        if asked not in self._routes:
+            try:
+                self._routes[asked] = self._pipeline.route(request)
+            except PipelineError as error:
+                raise RequestRefused(str(error)) from error
+        return self._routes[asked]
 
     def _forget(self, request_id: str) -> None:
         """Every stage has released."""

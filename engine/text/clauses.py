@@ -42,6 +42,9 @@ any punctuation. The first is to be spoken soon, the others each while the one b
 GROWTH: Final = 2.5
 """A clause is cut after so many times the words before it, if not sooner: a word is written in less than half the time
 that it takes to be said, even where eight answers share two cores."""
+CHARACTERS: Final = 10
+"""A clause is also cut after so many characters for each word that it may have: a word may have no end
+("old-old-old-old"). Addresses are left whole."""
 LONGEST_CHARACTERS: Final = 280
 """Characters of a clause, whatever they are."""
 
@@ -62,6 +65,8 @@ _LEADS_ON: Final = frozenset(
 )
 """Words that begin a phrase: a cut before one of these is heard least."""
 _DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
+_PART_OF_WORD: Final = re.compile(r"\w[^\w'’]+")
+_OPEN_LINK: Final = re.compile(r"\]\([^)]*$")
 
 
 class ClauseSplitter:
@@ -88,13 +93,21 @@ class ClauseSplitter:
             if ending is None:
                 self._seen += 1
                 continue
-            at = self._word_start if ending is Ending.OPEN and self._word_start else self._seen
-            clauses.append(self._cut(at, ending))
+            clauses.append(self._cut(self._place_of_cut(ending), ending))
         return clauses
 
     def finish(self) -> list[Clause]:
         """The text is complete: what is left of it."""
         return [self._cut(len(self._text), Ending.PARAGRAPH)] if self._text else []
+
+    def _place_of_cut(self, ending: Ending) -> int:
+        """Here, or before the last word if the phrase goes on; in a word that does not end, after a part of it."""
+        if ending is not Ending.OPEN:
+            return self._seen
+        if self._text[: self._word_start].strip():
+            return self._word_start
+        parts = [part.end() for part in _PART_OF_WORD.finditer(self._text[: self._seen])]
+        return parts[-1] if parts else self._seen
 
     def _cut(self, at: int, ending: Ending) -> Clause:
         clause = Clause(self._text[:at], self._start, ending)
@@ -109,7 +122,7 @@ class ClauseSplitter:
 
     def _ending_before(self, at: int) -> Ending | None:
         """Whether the clause ends somewhere before character ``at``, judged by what is known up to that character."""
-        if at >= LONGEST_CHARACTERS:
+        if at >= LONGEST_CHARACTERS or (at >= CHARACTERS * self._longest and not self._inside_address(at)):
             return Ending.OPEN
         if not self._text[at].isspace() and (at == 0 or self._text[at - 1].isspace()):
             before = self._text[:at]
@@ -135,12 +148,16 @@ class ClauseSplitter:
             return Ending.CLAUSE if self._words >= self._shortest and not numbers else None
         return Ending.OPEN if self._may_be_cut_before_last_word(written) else None
 
+    def _inside_address(self, at: int) -> bool:
+        return "://" in self._text[self._word_start : at] or _inside_link(self._text[:at])
+
     def _may_be_cut_before_last_word(self, written: str) -> bool:
         """True when the last word written may begin the next clause."""
         head, last = written[: self._word_start], written[self._word_start :]
-        if self._words <= self._longest // 2 or _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit():
+        if self._words <= self._longest // 2 or _inside_link(head.rstrip()):
             return False
-        if _inside_link(head.rstrip()):
+        amount = _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit()
+        if amount and self._words <= 2 * self._longest:  # more than that is no amount: "5 5 5 5 5"
             return False
         hurries = self._cuts < 2 and self._longest < WORDS[1][1]
         return self._words > self._longest or (hurries and last.lower() in _LEADS_ON)
@@ -157,7 +174,4 @@ class ClauseSplitter:
 def _inside_link(written: str) -> bool:
     """True within the brackets of a ``[text](address)`` that is not complete."""
     opened = written.rfind("[")
-    return opened >= 0 and ("]" not in written[opened:] or _OPEN_ADDRESS.search(written[opened:]) is not None)
-
-
-_OPEN_ADDRESS: Final = re.compile(r"\]\([^)]*$")
+    return opened >= 0 and ("]" not in written[opened:] or _OPEN_LINK.search(written[opened:]) is not None)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from duologue.realtime.bench.engine_run import EngineReport, ray_installed, run_engine
 from duologue.realtime.bench.summary import Metric
+from duologue.realtime.serve import share_interpreter
 
 
 def engine(
@@ -38,7 +39,8 @@ def engine(
     and event-driven routing save."""
     if not ray_installed():
         typer.echo("Ray is not installed, so its hops are left out: pip install 'duologue[ray]'", err=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the server's, but for its switch interval
+    share_interpreter()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # both as in a server
         report = runner.run(run_engine(seconds, idle_seconds, answers))
     if json:
         typer.echo(msgspec.json.encode(report).decode())

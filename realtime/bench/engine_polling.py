@@ -89,7 +89,7 @@ class PollingOrchestrator(Orchestrator):
             await asyncio.sleep(POLL_S)
 
 
-async def measure_loops(idle_seconds: float, rounds: int = 50, turns: int = 8) -> list[Polling]:
+async def measure_loops(idle_seconds: float, rounds: int = 50, turns: int = 16) -> list[Polling]:
     """Both loops: each idle once, then ``rounds`` answers of each of ``CONCURRENCY`` callers in each turn.
 
     They take turns since a machine is not as fast at every moment. Garbage collections leave out what is there now, as

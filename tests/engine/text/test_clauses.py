@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duologue.engine.text.clauses import GROWTH, LONGEST_CHARACTERS, ClauseSplitter, Ending
+from duologue.engine.text.clauses import CHARACTERS, GROWTH, LONGEST_CHARACTERS, WORDS, ClauseSplitter, Ending
 
 STORY = (
     "The capital of France is Paris, and it is known for the Eiffel Tower. Dr. Smith went there on July 4, 2024, "
@@ -91,7 +91,22 @@ def test_endings_say_what_pause_follows():
 def test_a_sentence_without_end_is_cut_all_the_same():
     clauses = split("word " * 400)
     assert all(len(clause.text.split()) <= 40 for clause in clauses)
-    assert all(len(clause.text) == LONGEST_CHARACTERS for clause in split("x" * 3000)[:-1])
+    assert all(CHARACTERS * WORDS[0][1] <= len(clause.text) <= LONGEST_CHARACTERS for clause in split("x" * 3000)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("4. The " + "old-" * 60, ["4. The", "old-" * 15]),
+        ("old-" * 60, ["old-" * 15]),
+        ("  " + "ha" * 100, ["ha" * 29]),
+        ("The " + "5 " * 60, ["The" + " 5" * 11]),
+        ("See [this](https://a.b/" + "c" * 90 + ") today, please.", ["See [this](https://a.b/" + "c" * 90 + ")"]),
+        ("Look at https://a.b/" + "c" * 90 + " today, please.", ["Look at https://a.b/" + "c" * 90]),
+    ],
+)
+def test_a_first_clause_ends_even_where_no_word_does(text, start):
+    assert texts(text)[: len(start)] == start
 
 
 def test_amounts_are_not_torn_apart():
