@@ -45,6 +45,8 @@ def test_splits_fall_into_pauses_and_lose_nothing():
     [
         ("Go somewhere.", 0.05, -0.2, True),
         ("5, 5", 0.3, -1.1, True),
+        ("5 5", 0.43, -1.35, True),
+        ("Huh?", 0.42, -1.81, False),
         ("You", 0.93, -2.9, False),
         ("Have... Have...", 0.64, -1.4, False),
         ("Yes.", 0.8, -0.1, True),
