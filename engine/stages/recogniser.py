@@ -222,7 +222,7 @@ def was_spoken(hypothesis: Hypothesis) -> bool:
 
     It then gives high probability to silence and little to its own words (either alone also happens with real speech),
     or stutters within a word. Thresholds: round figures that keep all recordings of the tests, softer and in noise too
-    (the least sure were two words at 0.43 and -1.35); of 264 noises none is believed (the surest at 0.42 and -1.81).
+    (the least sure were two words at 0.43 and -1.35); of 264 noises none is believed (the nearest at 0.42 and -1.81).
     """
     if not any(character.isalnum() for character in hypothesis.text):
         return False
