@@ -99,22 +99,64 @@ def batched_graph(weights: Weights) -> bytes:
 
 
 def _spectra(graph: GraphWriter, weights: Weights) -> str:
-    """Magnitudes ``[batch, windows * bins]``."""
-    size = CONTEXT + FRAME
-    graph.constant("mirrored", np.arange(size - 2, size - 2 - _PAD, -1))
-    graph.node("Gather", ("input", "mirrored"), "padding", axis=1)
-    graph.node("Concat", ("input", "padding"), "padded", axis=1)
-    windows = [_columns(graph, "padded", n * _HOP, n * _HOP + _WINDOW, f"window{n}") for n in range(_WINDOWS)]
-    graph.node("Concat", windows, "side_by_side", axis=1)
-    graph.node("Reshape", ("side_by_side", graph.constant("by_window", _ints(-1, _WINDOW))), "windows")
-    basis = graph.constant("basis", np.ascontiguousarray(weights["stft.forward_basis_buffer"][:, 0].T))
-    graph.node("MatMul", ("windows", basis), "spectra")
-    graph.node("Mul", ("spectra", "spectra"), "squares")
-    graph.node("Split", ("squares",), "real", "imaginary", axis=1)
-    graph.node("Add", ("real", "imaginary"), "power")
+    """Magnitudes ``[batch, windows * bins]``.
+
+    A window is even or odd about its middle as its cosines and sines are: what lies as far before the middle as behind
+    it is added for the real parts and subtracted for the imaginary ones, which halves the products.
+    """
+    sums, differences = _folded(graph)
+    cosines, sines = _folded_basis(weights["stft.forward_basis_buffer"][:, 0])
+    graph.node("MatMul", (sums, graph.constant("cosines", cosines)), "real")
+    graph.node("MatMul", (differences, graph.constant("sines", sines)), "imaginary")
+    graph.node("Mul", ("real", "real"), "real_square")
+    graph.node("Mul", ("imaginary", "imaginary"), "imaginary_square")
+    graph.node("Add", ("real_square", "imaginary_square"), "power")
     graph.node("Sqrt", ("power",), "magnitude")
     by_stream = graph.constant("by_stream", _ints(-1, _WINDOWS * (_WINDOW // 2 + 1)))
     return graph.node("Reshape", ("magnitude", by_stream), "magnitudes")
+
+
+def _folded(graph: GraphWriter) -> tuple[str, str]:
+    """Sums and differences, ``[batch * windows, 128]`` each, of the samples 1 to 128 of every window, and of those that
+    lie as far behind its middle (255 back to 128)."""
+    before = _columns(graph, "input", 1, 1 + _WINDOWS * _HOP, "before")
+    graph.constant("last", _ints(-1))
+    graph.constant("middle_of_first", _ints(_HOP - 1))
+    graph.constant("backwards", _ints(-1))
+    graph.node("Slice", ("input", "last", "middle_of_first", "columns", "backwards"), "reversed")
+    size = CONTEXT + FRAME - _HOP
+    behind = [
+        _columns(graph, "reversed", size - (n + 1) * _HOP, size - n * _HOP, f"behind{n}") for n in range(_WINDOWS - 1)
+    ]
+    # The last window ends in the padding, which is the sound before it backwards: backwards once more it is the sound.
+    behind.append(_columns(graph, "input", CONTEXT + FRAME - 1 - _PAD, CONTEXT + FRAME - 1, "behind_padding"))
+    behind.append(_columns(graph, "reversed", 0, _HOP - _PAD, f"behind{_WINDOWS - 1}"))
+    graph.node("Concat", behind, "behind", axis=1)
+    by_window = graph.constant("by_window", _ints(-1, _HOP))
+    graph.node("Reshape", (before, by_window), "windows_before")
+    graph.node("Reshape", ("behind", by_window), "windows_behind")
+    sums = graph.node("Add", ("windows_before", "windows_behind"), "sums")
+    return sums, graph.node("Sub", ("windows_before", "windows_behind"), "differences")
+
+
+def _folded_basis(basis: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cosines and sines ``[128, 129]`` for the samples 1 to 128 of a window; ``basis [258, 256]``, cosines first.
+
+    The window begins with 0, so that its first sample counts for nothing; its middle, sample 128, is added to itself.
+    Raises :class:`~duologue.engine.onnx_file.OnnxFileError` for a basis that is not even and odd.
+    """
+    cosines, sines = np.split(basis, 2)
+    behind = [*range(_WINDOW - 1, _HOP - 1, -1)]
+    if not (
+        np.allclose(cosines[:, 1 : _HOP + 1], cosines[:, behind], atol=1e-5)
+        and np.allclose(sines[:, 1 : _HOP + 1], -sines[:, behind], atol=1e-5)
+        and np.allclose(basis[:, 0], 0, atol=1e-5)
+    ):
+        raise OnnxFileError("The spectra of the model are not those of a symmetrical window.")
+    folded = basis[:, 1 : _HOP + 1].copy()
+    folded[:, -1] /= 2
+    cosines, sines = np.split(folded, 2)
+    return cosines.T, sines.T
 
 
 def _convolution(

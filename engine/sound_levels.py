@@ -72,7 +72,9 @@ class SoundLevels:
             np.einsum("ij,ij->i", high, high, out=power[first : first + _ROWS])
         return (power * self._scale + _SILENCE).reshape(-1, PARTS)
 
-    def update(self, slots: Sequence[int], powers: NDArray[np.float32]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def update(
+        self, slots: Sequence[int] | NDArray[np.intp], powers: NDArray[np.float32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Take the powers of the next frame of each of ``slots`` (no slot twice).
 
         Returns, ``[batch]`` each, whether it is in a steady sound by now, and for how many milliseconds at the frame's

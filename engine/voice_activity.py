@@ -200,7 +200,7 @@ class VoiceActivityService:
 
     def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> Iterable[VoiceFrame]:
         assert self._model is not None
-        slots = [stream.slot for stream, _ in batch]
+        slots = np.array([stream.slot for stream, _ in batch], np.intp)
         rows = self._input[: len(batch)]
         rows[:, :CONTEXT] = self._context[slots]
         _fill(rows[:, CONTEXT:], batch)
@@ -244,14 +244,10 @@ class VoiceActivityStream:
         """Input from the lead of the frame that is not complete yet."""
         self._rest: NDArray[np.float32] | None = None
         self._filled = 0
-        self._pending = 0
+        self.pending_frames = 0
+        """Whole frames fed whose probability has not been delivered yet."""
         self._closed = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-
-    @property
-    def pending_frames(self) -> int:
-        """Whole frames fed whose probability has not been delivered yet."""
-        return self._pending
 
     def feed(self, samples: NDArray[np.float32]) -> None:
         """Add mono samples at 16 kHz, any number; they are cut into frames, the rest waits for the next call.
@@ -301,20 +297,20 @@ class VoiceActivityStream:
     def _check_open(self) -> None:
         if self._closed:
             raise VoiceActivityError("The voice-activity stream is closed.")
-        if self._pending >= MAX_PENDING:
-            raise VoiceActivityError(f"{self._pending} frames are pending; wait_below() says when to go on.")
+        if self.pending_frames >= MAX_PENDING:
+            raise VoiceActivityError(f"{self.pending_frames} frames are pending; wait_below() says when to go on.")
 
     def _submit(self, frames: list[Frame]) -> None:
         if frames:
             self._service.submit(self, frames)
-            self._pending += len(frames)
+            self.pending_frames += len(frames)
 
     async def wait_below(self, limit: int) -> None:
         """Wait until fewer than ``limit`` (at least 1) frames are pending, or the stream is closed.
 
         Raises :class:`VoiceActivityError` when the service fails.
         """
-        while self._pending >= limit and not self._closed:
+        while self.pending_frames >= limit and not self._closed:
             if self._service.failure is not None:
                 raise VoiceActivityError(self._service.failure)
             waiter = asyncio.get_running_loop().create_future()
@@ -332,7 +328,7 @@ class VoiceActivityStream:
         """Called by the service, once per frame."""
         if self._closed:
             return
-        self._pending -= 1
+        self.pending_frames -= 1
         try:
             self._on_frame(frame)
         except Exception:
@@ -343,7 +339,8 @@ class VoiceActivityStream:
 
     def wake(self) -> None:
         """Let waiters look again."""
-        ready = [w for limit, w in self._waiters if self._pending < limit or self._closed or self._service.failure]
+        over, pending = self._closed or self._service.failure, self.pending_frames
+        ready = [w for limit, w in self._waiters if pending < limit or over]
         self._waiters = [(limit, w) for limit, w in self._waiters if w not in ready and not w.done()]
         for waiter in ready:
             if not waiter.done():

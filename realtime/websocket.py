@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -71,7 +72,7 @@ class WebSocketTransport:
         if self._direct is None or self._gone or self._closed or not self._direct.may_write():
             return False
         encode = self.dialect.encode
-        self._direct.write_text([frame for event in events for frame in encode(event)])
+        self._direct.write_text([*chain.from_iterable(map(encode, events))])
         return True
 
     def counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:

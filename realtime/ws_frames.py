@@ -40,6 +40,8 @@ _FIN, _MASKED, _TEXT, _CONTROL = 0x80, 0x80, 0x81, 0x08
 class DirectProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol with the short way beside it."""
 
+    received = 0
+    """Bytes that have come in."""
     _longest = MAX_HELD
     _sink: Sink | None = None
     _splitting = False
@@ -65,6 +67,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         self._sink = sink
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         if self._splitting:
             self._split(data)
             return

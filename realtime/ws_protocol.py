@@ -35,7 +35,6 @@ ABNORMAL = 1006
 class RealtimeWebSocketProtocol(DirectProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
-        self._received = 0
         self._progress_seen: tuple[int, int] = (0, 0)
         self._abort_timer: asyncio.TimerHandle | None = None
         connection = transport.get_extra_info("socket")
@@ -48,10 +47,6 @@ class RealtimeWebSocketProtocol(DirectProtocol):
         if self.conn.close_rcvd is None:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": ABNORMAL})
         super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        super().data_received(data)
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)
@@ -76,7 +71,7 @@ class RealtimeWebSocketProtocol(DirectProtocol):
 
     def _progress(self) -> tuple[int, int]:
         """Changes whenever bytes came in, or left the write buffer (the kernel took them, so the peer makes room)."""
-        return self._received, self.transport.get_write_buffer_size()
+        return self.received, self.transport.get_write_buffer_size()
 
     # -- oversize frames -------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
 from duologue.engine.engine import Engine, RequestRefused
@@ -57,13 +58,14 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
+from duologue.sessions.mailbox import Mailbox
 from duologue.sessions.media import Media
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
 from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.translation_events import TranslationSession
 
-MAILBOX_EVENTS = 32
+EVENT_OF = attrgetter("event")
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
 MEDIA_BYTES_PER_SECOND = 2 * 24_000
@@ -150,43 +152,6 @@ class DirectTransport(Transport, Protocol):
         """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
 
 
-class Mailbox:
-    """Events in order; ``on_event`` is called for each and takes what it can.
-
-    ``put`` waits while the box is full; ``post`` is for producers that are bounded by other means (voice-activity
-    frames, reports of the writer, the timer).
-    """
-
-    def __init__(self, on_event: Callable[[], None], limit: int = MAILBOX_EVENTS) -> None:
-        self._on_event = on_event
-        self._limit = limit
-        self.events: deque[Input] = deque()
-        self._room: asyncio.Event | None = None
-        """Set once there is room again; there only while somebody waits for that."""
-
-    def post(self, event: Input) -> None:
-        self.events.append(event)
-        self._on_event()
-
-    async def put(self, event: Input) -> None:
-        while len(self.events) >= self._limit:
-            if self._room is None:
-                self._room = asyncio.Event()
-            await self._room.wait()
-        self.post(event)
-
-    def full(self) -> bool:
-        return len(self.events) >= self._limit
-
-    def take(self) -> Input:
-        """The next event. Raises ``IndexError`` if there is none."""
-        event = self.events.popleft()
-        if self._room is not None and len(self.events) < self._limit:
-            self._room.set()
-            self._room = None
-        return event
-
-
 class _SessionOver(Exception):
     """Ends the actor's task group."""
 
@@ -216,7 +181,6 @@ class SessionActor:
         "_output_buffer_bytes",
         "_question",
         "_readable",
-        "_reader_waits",
         "_streams",
         "_tasks",
         "_timer",
@@ -261,7 +225,6 @@ class SessionActor:
         self._mailbox = Mailbox(self._run_on)
         self._idle = False
         """Whether an event may be handled now: not before the start, in the middle of another, nor after a fault."""
-        self._reader_waits = False
         self._fault: asyncio.Future[NoReturn] | None = None
         """Fails with what the machine, or carrying out its effects, has raised."""
         self._outbox = Outbox()
@@ -348,21 +311,11 @@ class SessionActor:
 
     async def _read(self) -> None:
         if self._direct is not None:
-            self._direct.deliver_to(self)
+            self._direct.deliver_to(self._mailbox)
         while (event := await self._transport.receive()) is not None:
-            self._reader_waits = True  # what comes in meanwhile must not overtake this event
             await self._mailbox.put(event)
-            self._reader_waits = False
         self._client_gone = self._closing is None
         raise _SessionOver
-
-    # -- Inlet ---------------------------------------------------------------------------------------------------------
-
-    def ready(self) -> bool:
-        return not self._reader_waits and len(self._mailbox.events) < MAILBOX_EVENTS
-
-    def take(self, event: ClientEvent | InvalidEvent) -> None:
-        self._mailbox.post(event)
 
     async def _work(self, fault: asyncio.Future[NoReturn]) -> None:
         if self._media is not None:
@@ -405,7 +358,8 @@ class SessionActor:
             while True:
                 while mailbox.events and not self._unfed and not self._yielding:
                     now = self._clock()
-                    self._perform(machine.handle(mailbox.take(), now), now)
+                    if effects := machine.handle(mailbox.pop(), now):
+                        self._perform(effects, now)
                 if not (self._outbox.slots and self._write_now()):
                     break
             if machine.deadline != self._timer_at:
@@ -421,11 +375,11 @@ class SessionActor:
             self._drain_soon()
 
     def _write_now(self) -> bool:
-        """Write one batch, unless that has to wait or there is none. The report of it goes to the mailbox."""
+        """Write one batch, unless that has to wait."""
         if self._direct is None or self._writing:
             return False
         batch = self._outbox.peek()
-        if not self._direct.send_now([outgoing.event for outgoing in batch]):
+        if not self._direct.send_now([*map(EVENT_OF, batch)]):
             return False
         self._outbox.drop(len(batch))
         self._report_sent(batch)
@@ -611,7 +565,8 @@ class SessionActor:
             if outgoing.samples and isinstance(outgoing.event, OfPart):
                 # Straight to the machine: it is a fact already, and need not queue behind what may follow.
                 sent, now = AudioSent(outgoing.event.item_id, outgoing.samples), self._clock()
-                self._perform(self._machine.handle(sent, now), now)
+                if effects := self._machine.handle(sent, now):
+                    self._perform(effects, now)
 
     def _note_outbox(self) -> None:
         """Wake the writer if there is something for it."""

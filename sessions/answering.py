@@ -248,6 +248,7 @@ class Answering:
     # -- what the engine says ------------------------------------------------------------------------------------------
 
     def engine_output(self, output: EngineOutput, now: float) -> None:
+        """Take what is of no response in progress (:meth:`Responses.engine_output`); what is stale is dropped."""
         speculation, request_id, delta = self._speculation, output.request_id, output.delta
         if request_id == self._preparation:
             if isinstance(delta, Finished):
@@ -263,8 +264,6 @@ class Answering:
             self._speculative_words(speculation, delta, now)
         elif speculation is not None and request_id == speculation.converse_id:
             speculation.held.append(output)
-        else:
-            self.responses.engine_output(output, now)
 
     # -- answering and preparing to ------------------------------------------------------------------------------------
 

@@ -200,14 +200,19 @@ class Listening:
         self._input_at = self._heard_until = now
         if self._core.echo is not None:
             self._core.echo.arrived(self._timeline.end + self._timeline.ticks_of(data), now)
-        limit_s = self._core.context.limits.max_manual_buffer_s
-        if self._policy is None and self._timeline.end - self._timeline.start > limit_s * TICKS_PER_SECOND:
-            message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
-            raise ProtocolError("invalid_value", message, "audio")
-        if self._timeline.suppresses_noise and len(data) > PIECE_BYTES:
+        if self._policy is None:
+            self._check_room()
+        if len(data) > PIECE_BYTES and self._timeline.suppresses_noise:
             self.append_from(data, 0)
         else:
             self._feed(self._timeline.append(data))
+
+    def _check_room(self) -> None:
+        """Raise ``ProtocolError`` if nobody ends turns and the buffer is full."""
+        limit_s = self._core.context.limits.max_manual_buffer_s
+        if self._timeline.end - self._timeline.start > limit_s * TICKS_PER_SECOND:
+            message = f"The input buffer holds {limit_s:.0f} s of uncommitted audio; commit or clear it first."
+            raise ProtocolError("invalid_value", message, "audio")
 
     def hear(self, pcm: bytes, now: float) -> None:
         """Sound from a media track: it comes whether it is wanted or not, so only the newest is kept."""
@@ -344,8 +349,10 @@ class Listening:
         if self._core.echo is not None and self._is_echo(self._core.echo, probability, end):
             probability = 0.0
         if end > self._settled:
-            self._follow_all(policy.frame(start, end, probability, frame.quiet_ms * TICKS_PER_MS), end, now)
-            self._release(self._overlap.frame(end, now), now)
+            if signals := policy.frame(start, end, probability, frame.quiet_ms * TICKS_PER_MS):
+                self._follow_all(signals, end, now)
+            if self._overlap.open is not None:
+                self._release(self._overlap.frame(end, now), now)
             if self._turn is not None and not self._paused:
                 self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))
         held_from = self._turn.start if self._turn is not None else self._overlap.start

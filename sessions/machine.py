@@ -106,7 +106,7 @@ class ConversationMachine:
     @property
     def held_bytes(self) -> int:
         """Sound of the engine that is held back here until it is due."""
-        return self._answering.responses.held_bytes
+        return self._answering.responses.pacer.held_bytes
 
     def start(self) -> list[Effect]:
         """The effects of the session's birth: ``session.created``."""
@@ -144,7 +144,8 @@ class ConversationMachine:
     def _dispatch(self, event: Input, now: float) -> None:
         match event:  # the most frequent first: a class that does not match costs more than one that does
             case EngineOutput():
-                if not self._listening.overlap_output(event, now):
+                of_response = self._answering.responses.engine_output(event, now)
+                if not (of_response or self._listening.overlap_output(event, now)):
                     self._answering.engine_output(event, now)
             case client.InputAudioAppend(audio=audio):
                 self._refuse_on_media("input_audio_buffer.append")

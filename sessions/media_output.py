@@ -26,13 +26,10 @@ class MediaOutput:
 
     def __init__(self, core: SessionCore) -> None:
         self._core = core
+        self.used = core.context.media_clock
+        """Whether there is a media track; else sound leaves inside events."""
         self._playing: str | None = None
         """The response that is being heard."""
-
-    @property
-    def used(self) -> bool:
-        """Whether there is a media track; else sound leaves inside events."""
-        return self._core.context.media_clock
 
     def plays(self, now: float) -> bool:
         """Whether something is being heard or is about to be."""

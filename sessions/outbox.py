@@ -104,10 +104,13 @@ class Outbox:
             count += 1
             if type(slot.event) in SOUNDS:
                 break
-        return [slot.joined() for slot in self.slots[:count]]
+        return [*map(Outgoing.joined, self.slots[:count])]
 
     def drop(self, count: int) -> None:
         """Remove the first ``count`` events."""
+        if count == len(self.slots):  # nearly always: what comes is written at once
+            self.slots, self.audio_bytes = [], 0
+            return
         for slot in self.slots[:count]:
             if type(slot.event) in SOUNDS:
                 self.audio_bytes -= slot.size

@@ -228,14 +228,17 @@ class Responses:
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 
-    def engine_output(self, output: EngineOutput, now: float) -> None:
+    def engine_output(self, output: EngineOutput, now: float) -> bool:
+        """Take more of a response. False: the output is of none that is in progress here."""
         active = self.active
         if active is not None and active.request_id == output.request_id:
             self._arrived(active, output, now)
-            return
-        for response in tuple(self._beside.values()):
+            return True
+        for response in self._beside.values():
             if response.request_id == output.request_id:
                 self._arrived(response, output, now)
+                return True
+        return False
 
     def _arrived(self, response: ResponseLifecycle, output: EngineOutput, now: float) -> None:
         """The engine has made more of a response: it is taken at once, or held back until its sound is due."""
@@ -297,11 +300,6 @@ class Responses:
         if session is not self._led:
             self._led, self._lead = session, lead_s(session)
         return self._lead
-
-    @property
-    def held_bytes(self) -> int:
-        """Sound that was made and is held back."""
-        return self.pacer.held_bytes
 
     @property
     def paused(self) -> bool:

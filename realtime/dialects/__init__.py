@@ -23,7 +23,7 @@ class Dialect:
     """The text frames, in UTF-8, that say a server event: one, or none, or two where the dialect divides it."""
 
 
-GA = Dialect(decode=wire.decode, encode=wire.frames)
+GA = Dialect(decode=partial(wire.decode_as, wire.GA), encode=wire.frames)
 BETA = Dialect(decode=beta.decode, encode=beta.encode)
 
 _TRANSLATION_HINTS = {

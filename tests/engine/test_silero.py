@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from duologue.engine.onnx_file import GraphWriter, OnnxFileError, read_weights
-from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel
+from duologue.engine.silero import CONTEXT, FRAME, STATE, SileroModel, batched_graph
 
 Array = NDArray[np.float32]
 
@@ -62,3 +62,16 @@ def test_a_file_that_was_cut_off_is_refused(silero_path: Path, tmp_path: Path, k
     path.write_bytes(data[: int(kept * len(data))])
     with pytest.raises(OnnxFileError, match=r"cut\.onnx"):
         SileroModel(path)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(("part", "sample"), [(0, 3), (0, 0), (200, 140)], ids=["cosine", "first", "sine"])
+def test_spectra_that_are_not_those_of_a_symmetrical_window_are_refused(
+    silero_path: Path, part: int, sample: int
+) -> None:
+    weights = read_weights(silero_path)
+    weights = {name.removeprefix("model."): value for name, value in weights.items()}
+    basis = weights["stft.forward_basis_buffer"].copy()
+    basis[part, 0, sample] += 0.1
+    with pytest.raises(OnnxFileError, match="symmetrical"):
+        batched_graph({**weights, "stft.forward_basis_buffer": basis})
