@@ -35,7 +35,7 @@ import soxr
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from duologue.codecs.pcm import PCM16
+from duologue.codecs.pcm import PCM16, SAMPLE_BYTES
 
 SoxrQuality = Literal["QQ", "LQ", "MQ", "HQ", "VHQ"]
 Quality = Literal["QQ", "LQ", "MQ", "HQ", "VHQ", "LOW_DELAY"]
@@ -182,6 +182,7 @@ class FrameResampler:
         """Input samples from one frame to the next."""
         self.lead: Final = taps // 2 - 1
         """Samples that a frame needs before its own."""
+        self._frame: Final = frame
         self.window: Final = (frame - 1) * down // up + taps
         groups = math.gcd(frame // up, _BLOCK_GROUPS)
         self._blocks = frame // up // groups
@@ -193,14 +194,18 @@ class FrameResampler:
             self._matrix[first : first + taps, output] = bank[phase]
         self._matrix /= 32768
 
-    def convert(self, windows: Sequence[bytes]) -> NDArray[np.float32]:
-        """Float32 ``[frames, frame]`` of as many PCM16 ``windows`` of :attr:`window` samples."""
-        samples = np.frombuffer(b"".join(windows), PCM16).reshape(len(windows), self.window).astype(np.float32)
+    def convert(self, windows: Sequence[bytes], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Float32 ``[frames, frame]`` of as many PCM16 ``windows`` of :attr:`window` samples; written into ``out``, an
+        array of that shape whose rows are contiguous, if there is one."""
+        if out is None:
+            out = np.empty((len(windows), self._frame), np.float32)
         shape = (len(windows), self._blocks, len(self._matrix))
-        strides = (samples.strides[0], self._block_step * samples.itemsize, samples.itemsize)
-        blocks = np.ndarray(shape, np.float32, samples, strides=strides)  # a view; as_strided takes longer to make one
+        strides = (self.window * SAMPLE_BYTES, self._block_step * SAMPLE_BYTES, SAMPLE_BYTES)
+        # A view, in which the blocks overlap; as_strided takes longer to make one.
+        blocks = np.ndarray(shape, PCM16, b"".join(windows), strides=strides).astype(np.float32, order="C")
         # A product for each frame: small enough to stay on one thread, and the same whatever else is in the pass.
-        return (np.ascontiguousarray(blocks) @ self._matrix).reshape(len(windows), -1)
+        np.matmul(blocks, self._matrix, out=out.reshape(len(windows), self._blocks, -1))
+        return out
 
 
 @lru_cache(maxsize=16)

@@ -69,7 +69,7 @@ class SoundLevels:
         for first in range(0, len(parts), _ROWS):
             high = parts[first : first + _ROWS] * self._window_function
             high -= (high @ self._low) @ self._low.T
-            np.einsum("ij,ij->i", high, high, out=power[first : first + _ROWS])
+            np.vecdot(high, high, out=power[first : first + _ROWS])
         return (power * self._scale + _SILENCE).reshape(-1, PARTS)
 
     def update(
@@ -81,18 +81,23 @@ class SoundLevels:
         end nothing has been heard (at most ``LONGEST_QUIET_MS``).
         """
         rows = np.asarray(slots, np.intp)
-        levels = 10 * np.log10(powers.mean(axis=1))
-        new = self._seen[rows] == 0
-        if new.any():  # nothing is known of before: as if it had been like this
+        # The reductions by their ufuncs: what np.mean and the like do around them takes longer than a small batch.
+        levels = 10 * np.log10(np.add.reduce(powers, axis=1) / PARTS)
+        seen = self._seen[rows]
+        new = seen == 0
+        if np.logical_or.reduce(new):  # nothing is known of before: as if it had been like this
             self._levels[rows[new]] = levels[new, None]
-        self._levels[rows, self._seen[rows] % self._window] = levels
-        self._seen[rows] += 1
+        self._levels[rows, seen % self._window] = levels
+        seen += 1
+        self._seen[rows] = seen
         recent = self._levels[rows]
-        loudest, quietest = recent.max(axis=1), recent.min(axis=1)
-        steady = (loudest - quietest < RANGE_DB) & (self._seen[rows] >= self._window)
+        loudest, quietest = np.maximum.reduce(recent, axis=1), np.minimum.reduce(recent, axis=1)
+        steady = (loudest - quietest < RANGE_DB) & (seen >= self._window)
         heard_from = np.maximum(np.maximum(quietest + ABOVE_NOISE_DB, loudest - BELOW_PEAK_DB), AUDIBLE_DBFS)
         heard = powers >= (10 ** (heard_from / 10))[:, None]
-        since = np.argmax(heard[:, ::-1], axis=1)
-        quiet = np.where(heard.any(axis=1), since * self._part_ms, self._quiet_ms[rows] + PARTS * self._part_ms)
-        self._quiet_ms[rows] = np.minimum(quiet, LONGEST_QUIET_MS)
-        return np.asarray(steady), self._quiet_ms[rows]
+        since = heard[:, ::-1].argmax(axis=1)
+        nothing = self._quiet_ms[rows] + PARTS * self._part_ms
+        quiet = np.where(np.logical_or.reduce(heard, axis=1), since * self._part_ms, nothing)
+        quiet = np.minimum(quiet, LONGEST_QUIET_MS)
+        self._quiet_ms[rows] = quiet
+        return np.asarray(steady), quiet

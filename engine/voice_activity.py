@@ -225,7 +225,11 @@ def _fill(frames: NDArray[np.float32], batch: Sequence[tuple[VoiceActivityStream
         else:
             frames[row] = frame
     for converter, rows in windows.items():
-        frames[rows] = converter.convert([batch[row][1] for row in rows])  # type: ignore[misc]
+        pcm: list[bytes] = [batch[row][1] for row in rows]  # type: ignore[misc]
+        if len(rows) == len(batch):  # nearly always: everybody speaks at one rate
+            converter.convert(pcm, frames)
+        else:
+            frames[rows] = converter.convert(pcm)
 
 
 class VoiceActivityStream:
