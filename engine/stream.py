@@ -89,7 +89,8 @@ class Stream:
         self._pending: deque[_Merged] = deque()
         self._bytes = 0
         self._full = False
-        self._usage = Usage()
+        self.usage = Usage()
+        """Tokens used so far, as the stages have reported them."""
         self._finished: Finished | None = None
         self._aborted = False
         self._exhausted = False
@@ -155,7 +156,7 @@ class Stream:
         self._aborted = True
         self._pending.clear()
         self._bytes = 0
-        self._finished = Finished(reason="aborted", usage=self._usage)
+        self._finished = Finished(reason="aborted", usage=self.usage)
         self._wake()
         self._owner.abort(reason)
         self._owner.read_out()
@@ -167,11 +168,6 @@ class Stream:
     def end_input(self) -> None:
         """The input of a request that was opened with ``more_input`` is complete."""
         self._owner.end_input()
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens used so far, as the stages have reported them."""
-        return self._usage
 
     @property
     def pending_bytes(self) -> int:
@@ -197,13 +193,13 @@ class Stream:
 
     def count(self, usage: Usage) -> None:
         """Add to the tokens that ``Finished`` reports."""
-        sums = {name: getattr(self._usage, name) + getattr(usage, name) for name in Usage.__struct_fields__}
-        self._usage = Usage(**sums)
+        sums = {name: getattr(self.usage, name) + getattr(usage, name) for name in Usage.__struct_fields__}
+        self.usage = Usage(**sums)
 
     def finish(self, finished: Finished) -> None:
         """Set the terminal delta, which comes out after all that waits; the first one wins."""
         if self._finished is None:
-            self._finished = msgspec.structs.replace(finished, usage=self._usage)
+            self._finished = msgspec.structs.replace(finished, usage=self.usage)
             self._wake()
 
     # -- inside --------------------------------------------------------------------------------------------------------

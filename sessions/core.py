@@ -133,6 +133,18 @@ class SessionCore:
         """Send an event with a fresh id. ``samples``: the sound in it, at 24 kHz."""
         self.effects.append(Send(kind(event_id=self.context.ids("event"), **fields), samples))
 
+    def emit_audio(self, response_id: str, item_id: str, output_index: int, delta: bytes, samples: int) -> None:
+        """Send sound of an answer: what :meth:`emit` would do, without a detour of its fields through dicts."""
+        event = events.OutputAudioDelta(
+            event_id=self.context.ids("event"),
+            response_id=response_id,
+            item_id=item_id,
+            output_index=output_index,
+            content_index=0,
+            delta=delta,
+        )
+        self.effects.append(Send(event, samples))
+
     def emit_error(self, error: ProtocolError, event_id: str | None = None) -> None:
         """Tell the client of its fault; the session goes on."""
         body = events.ErrorBody(

@@ -19,14 +19,11 @@ class Lifetime:
         self._minutes = limits.max_duration_s / 60
         self._expires_at = now + limits.max_duration_s
         self._max_idle_s = math.inf if limits.max_idle_s is None else limits.max_idle_s
-        self._heard_at = now
+        self.heard_at = now
+        """When the client has said something last, or was being served."""
         self._look_at = now + self._max_idle_s
         self.deadline = min(self._expires_at, self._look_at)
         """When :meth:`over` is to be asked."""
-
-    def heard(self, now: float) -> None:
-        """The client has said something, or is being served."""
-        self._heard_at = now
 
     def over(self, now: float) -> ProtocolError | None:
         """Why the session has to end now, or None if it does not."""
@@ -34,7 +31,7 @@ class Lifetime:
             return ProtocolError("session_expired", EXPIRED.format(minutes=self._minutes))
         if now < self._look_at:
             return None
-        self._look_at = self._heard_at + self._max_idle_s
+        self._look_at = self.heard_at + self._max_idle_s
         self.deadline = min(self._expires_at, self._look_at)
         if now < self._look_at:
             return None

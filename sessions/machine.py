@@ -123,7 +123,7 @@ class ConversationMachine:
                 responses.flow(now)
         elif not self._closed:
             if type(event) in FROM_CLIENT:
-                self._lifetime.heard(now)
+                self._lifetime.heard_at = now
             try:
                 self._dispatch(event, now)
             except ProtocolError as error:
@@ -153,7 +153,7 @@ class ConversationMachine:
             case VoiceActivity():
                 self._listening.voice_activity(event, now)
             case MediaAudio(pcm=pcm):
-                self._lifetime.heard(now)
+                self._lifetime.heard_at = now
                 self._listening.hear(pcm, now)
             case MediaPicture(picture=picture):
                 self._core.see(picture)
@@ -162,7 +162,7 @@ class ConversationMachine:
             case TurnJudged(question=question, probability=probability):
                 self._listening.turn_judged(question, probability, now)
             case Dialled(digit=digit, received_at=received_at):
-                self._lifetime.heard(now)
+                self._lifetime.heard_at = now
                 self._core.effects.append(Send(events.DtmfReceived(event=digit, received_at=int(received_at))))
             case PlayoutStarted() | PlayoutStopped() | PlayoutCleared():
                 self._answering.responses.media.report(event)
@@ -298,7 +298,7 @@ class ConversationMachine:
     def _tick(self, now: float) -> None:
         self._listening.tick(now)
         if self._answering.working:
-            self._lifetime.heard(now)
+            self._lifetime.heard_at = now
         if (over := self._lifetime.over(now)) is not None:
             self._answering.responses.end_all(Outcome("failed", error=over.message, error_code=over.code), now)
             self._core.emit_error(over)

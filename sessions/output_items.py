@@ -16,6 +16,8 @@ from duologue.sessions.items import FunctionCallItem, ItemStatus, MessageItem, O
 
 Emit = Callable[..., None]
 """``emit(EventType, samples=0, **fields)``: sends an event with a fresh id."""
+EmitAudio = Callable[[str, str, int, bytes, int], None]
+"""``emit_audio(response_id, item_id, output_index, delta, samples)``: sends sound."""
 
 
 @dataclass
@@ -43,8 +45,9 @@ class OutputItemBase:
 class MessageOutput(OutputItemBase):
     """Words of the assistant, written or spoken: one content part."""
 
+    emit_audio: EmitAudio | None = None
     encoder: WireEncoder | None = None
-    """Makes the response's audio format; None for an answer in writing."""
+    """Makes the response's audio format. There for a spoken answer, as is ``emit_audio``."""
     text: list[str] = field(default_factory=list)
     _encoding: int = 0
     """Samples whose last bytes the encoder still holds."""
@@ -80,15 +83,8 @@ class MessageOutput(OutputItemBase):
     def _emit_audio(self, data: bytes) -> None:
         if data:
             samples, self._encoding = self._encoding, 0
-            self.emit(
-                events.OutputAudioDelta,
-                samples,
-                response_id=self.response_id,
-                item_id=self.id,
-                output_index=self.index,
-                content_index=0,
-                delta=data,
-            )
+            assert self.emit_audio is not None
+            self.emit_audio(self.response_id, self.id, self.index, data, samples)
 
     def end(self, *, flush: bool) -> None:
         """Close the part. ``flush``: what the audio encoder still holds is part of the answer."""

@@ -103,11 +103,12 @@ class PlayoutLedger:
 
     def generated(self, item_id: str, samples: int) -> None:
         """The engine made ``samples`` more."""
-        self.item(item_id).generated += samples
+        item = self._items.get(item_id) or self.item(item_id)
+        item.generated += samples
 
     def projected(self, item_id: str, samples: int) -> None:
         """``samples`` more are on their way to the wire."""
-        item = self.item(item_id)
+        item = self._items.get(item_id) or self.item(item_id)
         item.projected = min(item.projected + samples, item.generated)
 
     def sent(self, item_id: str, samples: int, now: float) -> float | None:

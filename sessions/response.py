@@ -22,7 +22,7 @@ from duologue.sessions.conversation import Entry
 from duologue.sessions.items import ItemStatus
 from duologue.sessions.mcp.catalogue import RemoteTool
 from duologue.sessions.mcp.outputs import McpApprovalOutput, McpCallOutput
-from duologue.sessions.output_items import CallOutput, Emit, MessageOutput
+from duologue.sessions.output_items import CallOutput, Emit, EmitAudio, MessageOutput
 
 AnyCall = CallOutput | McpCallOutput | McpApprovalOutput
 OutputItem = MessageOutput | AnyCall
@@ -110,6 +110,7 @@ class ResponseLifecycle:
     id: str
     settings: ResponseSettings
     emit: Emit
+    emit_audio: EmitAudio
     previous_id: Callable[[str], str | None]
     """The id of the item before one of the conversation, at this moment: what was before it may have been deleted."""
     state: State = State.CREATED
@@ -162,7 +163,9 @@ class ResponseLifecycle:
         """Begin the answer in words; :meth:`announce` follows once it stands in the conversation."""
         self.state = TRANSITIONS[self.state, "open"]
         encoder = WireEncoder(encoding(self.settings.audio_format)) if self.spoken else None
-        message = self.message = MessageOutput(self.emit, self.id, item_id, len(self.outputs), encoder=encoder)
+        message = self.message = MessageOutput(
+            self.emit, self.id, item_id, len(self.outputs), emit_audio=self.emit_audio, encoder=encoder
+        )
         self.outputs.append(message)
         return message
 

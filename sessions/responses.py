@@ -167,8 +167,9 @@ class Responses:
         if settings.conversation_id is not None:
             self._core.check_room()
         self._rates.check(now)
+        core = self._core
         response = ResponseLifecycle(
-            self._core.context.ids("resp"), settings, self._core.emit, self._core.conversation.previous_id
+            core.context.ids("resp"), settings, core.emit, core.emit_audio, core.conversation.previous_id
         )
         if response.out_of_band:
             self._beside[response.id] = response

@@ -156,7 +156,7 @@ class TranslationMachine:
         """Take one event. Client faults become one ``error`` event and change nothing."""
         if not self._closed:
             if isinstance(event, ClientEvent | InvalidEvent):
-                self._lifetime.heard(now)
+                self._lifetime.heard_at = now
             try:
                 self._dispatch(event, now)
             except ProtocolError as error:
