@@ -244,8 +244,9 @@ class VoiceActivityStream:
         self.converter = None if sample_rate == SAMPLE_RATE else _converter(sample_rate)
         self._service = service
         self._on_frame = on_frame
-        self._pcm = bytearray(self.converter.lead * SAMPLE_BYTES if self.converter is not None else 0)
-        """Input from the lead of the frame that is not complete yet."""
+        self._pcm = [bytes(self.converter.lead * SAMPLE_BYTES if self.converter is not None else 0)]
+        """Input from the lead of the frame that is not complete yet, in pieces."""
+        self._pcm_bytes = len(self._pcm[0])
         self._rest: NDArray[np.float32] | None = None
         self._filled = 0
         self.pending_frames = 0
@@ -285,17 +286,15 @@ class VoiceActivityStream:
             self.feed(pcm16_to_float(pcm))
             return
         self._check_open()
-        held = self._pcm
-        held += pcm
-        window = converter.window * SAMPLE_BYTES
-        if len(held) < window:
+        self._pcm.append(pcm)
+        self._pcm_bytes += len(pcm)
+        window, step = converter.window * SAMPLE_BYTES, converter.step * SAMPLE_BYTES
+        if self._pcm_bytes < window:
             return
-        frames: list[Frame] = []
-        step, first = converter.step * SAMPLE_BYTES, 0
-        while len(held) - first >= window:
-            frames.append(bytes(held[first : first + window]))
-            first += step
-        del held[:first]
+        held = b"".join(self._pcm)
+        frames: list[Frame] = [held[first : first + window] for first in range(0, len(held) - window + 1, step)]
+        rest = held[len(frames) * step :]
+        self._pcm, self._pcm_bytes = [rest], len(rest)
         self._submit(frames)
 
     def _check_open(self) -> None:

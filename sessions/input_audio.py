@@ -9,6 +9,7 @@ from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
 from duologue.codecs.wire_audio import WireDecoder
 from duologue.sessions.config import NoiseReduction
+from duologue.sessions.held_sound import HeldSound
 from duologue.sessions.timebase import ticks_per_sample, to_ms
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
@@ -36,7 +37,7 @@ class InputTimeline:
         self._decoder = WireDecoder(encoding)
         self._encoding = encoding
         self._ticks = ticks_per_sample(self._decoder.sample_rate)
-        self._pcm = bytearray()
+        self._pcm = HeldSound()
         self._suppressor: NoiseSuppressor | None = None
         self._came = bytearray()
         """The newest input before it was cleaned."""
@@ -102,7 +103,7 @@ class InputTimeline:
         return to_ms(position - put_in)
 
     def _extend(self, pcm: bytes) -> bytes:
-        self._pcm += pcm
+        self._pcm.add(pcm)
         self.end += len(pcm) // 2 * self._ticks
         return pcm if self._suppressor is None else self._clean(self._suppressor, pcm)
 
@@ -113,14 +114,13 @@ class InputTimeline:
         stop = len(self._pcm) - suppressor.lag * 2
         if stop > 0:  # else what is clean now has been let go of already
             start = max(0, stop - len(clean))
-            self._pcm[start:stop] = clean[len(clean) - (stop - start) :]
+            self._pcm.write(start, clean[len(clean) - (stop - start) :])
         return clean
 
     def cut(self, start: int, end: int) -> bytes:
         """PCM16 between two positions, clamped to what is held. The audio stays."""
         first, last = (self._offset(position) for position in (start, end))
-        with memoryview(self._pcm) as held:  # a slice of the bytearray itself would be a copy to copy from
-            return bytes(held[first : max(first, last)])
+        return self._pcm.cut(first, last)
 
     def as_it_came(self, start: int, end: int) -> bytes:
         """Input between two positions of the last second as it was before it was cleaned, as far as it is known."""
@@ -130,7 +130,7 @@ class InputTimeline:
 
     def drop_before(self, position: int) -> None:
         """Let go of everything before a position."""
-        del self._pcm[: self._offset(position)]
+        self._pcm.drop(self._offset(position))
         while self._gaps and sum(self._gaps[0]) <= self.start:
             self._gap_ticks += self._gaps.pop(0)[1]
 
@@ -152,8 +152,8 @@ class InputTimeline:
         if self.sample_rate == before:
             return False
         self._suppressor = None
-        converted = resample(pcm16_to_float(bytes(self._pcm)), before, self.sample_rate)
-        self._pcm = bytearray(float_to_pcm16(converted))
+        held = self._pcm.cut(0, len(self._pcm))
+        self._pcm = HeldSound(float_to_pcm16(resample(pcm16_to_float(held), before, self.sample_rate)))
         return True
 
     def _offset(self, position: int) -> int:
