@@ -21,10 +21,8 @@ class HeldSound:
         self._pieces: deque[bytes] = deque((data,) if data else ())
         self._gone = 0
         """Bytes of the first piece that are not held any more."""
-        self._size = len(data)
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = len(data)
+        """How many bytes are held."""
 
     def add(self, data: bytes) -> None:
         """Add bytes at the end."""
@@ -32,12 +30,12 @@ class HeldSound:
             self._pieces[-1] += data
         elif data:
             self._pieces.append(data)
-        self._size += len(data)
+        self.size += len(data)
 
     def drop(self, count: int) -> None:
         """Let go of the first ``count`` bytes, at most of all there are."""
-        pieces, count = self._pieces, min(count, self._size)
-        self._size -= count
+        pieces, count = self._pieces, min(count, self.size)
+        self.size -= count
         count += self._gone
         while pieces and count >= len(pieces[0]):
             count -= len(pieces.popleft())
@@ -45,7 +43,7 @@ class HeldSound:
 
     def clear(self) -> None:
         """Let go of everything."""
-        self.drop(self._size)
+        self.drop(self.size)
 
     def cut(self, first: int, last: int) -> bytes:
         """The bytes from ``first`` up to, not including, ``last``; both lie within what is held."""
@@ -62,12 +60,12 @@ class HeldSound:
 
     def write(self, first: int, data: bytes) -> None:
         """Put ``data`` in the place of as many bytes from ``first`` on, all of them held."""
-        rest = self.cut(first + len(data), self._size)
-        while self._pieces and self._size - len(self._pieces[-1]) >= first:
-            self._size -= len(self._pieces.pop())
-        if self._size > first:
+        rest = self.cut(first + len(data), self.size)
+        while self._pieces and self.size - len(self._pieces[-1]) >= first:
+            self.size -= len(self._pieces.pop())
+        if self.size > first:
             last = self._pieces.pop()
-            self._pieces.append(last[: len(last) - (self._size - first)])
-            self._size = first
+            self._pieces.append(last[: len(last) - (self.size - first)])
+            self.size = first
         self.add(data)
         self.add(rest)

@@ -55,7 +55,7 @@ class InputTimeline:
     @property
     def start(self) -> int:
         """First tick still held."""
-        return self.end - len(self._pcm) // 2 * self._ticks
+        return self.end - self._pcm.size // 2 * self._ticks
 
     @property
     def clean_end(self) -> int:
@@ -111,7 +111,7 @@ class InputTimeline:
         self._came += pcm
         del self._came[: -KEPT_AS_IT_CAME_S * self.sample_rate * 2]
         clean = suppressor.process(pcm)
-        stop = len(self._pcm) - suppressor.lag * 2
+        stop = self._pcm.size - suppressor.lag * 2
         if stop > 0:  # else what is clean now has been let go of already
             start = max(0, stop - len(clean))
             self._pcm.write(start, clean[len(clean) - (stop - start) :])
@@ -152,10 +152,10 @@ class InputTimeline:
         if self.sample_rate == before:
             return False
         self._suppressor = None
-        held = self._pcm.cut(0, len(self._pcm))
+        held = self._pcm.cut(0, self._pcm.size)
         self._pcm = HeldSound(float_to_pcm16(resample(pcm16_to_float(held), before, self.sample_rate)))
         return True
 
     def _offset(self, position: int) -> int:
         samples = (position - self.start) // self._ticks
-        return min(max(samples * 2, 0), len(self._pcm))
+        return min(max(samples * 2, 0), self._pcm.size)
