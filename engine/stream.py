@@ -254,6 +254,8 @@ def _size(delta: OutputDelta) -> int:
 class _Merged:
     """Pending deltas of one kind, joined only when they are read."""
 
+    __slots__ = ("_parts", "edge", "kind", "size")
+
     def __init__(self, kind: _Kind) -> None:
         self.kind = kind
         self.size = 0

@@ -157,5 +157,6 @@ class InputTimeline:
         return True
 
     def _offset(self, position: int) -> int:
-        samples = (position - self.start) // self._ticks
-        return min(max(samples * 2, 0), self._pcm.size)
+        held = self._pcm.size
+        offset = held + (position - self.end) // self._ticks * 2
+        return 0 if offset < 0 else offset if offset < held else held

@@ -355,8 +355,8 @@ class Listening:
                 self._release(self._overlap.frame(end, now), now)
             if self._turn is not None and not self._paused:
                 self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))
-        held_from = self._turn.start if self._turn is not None else self._overlap.start
-        self._timeline.drop_before(end - policy.lookback if held_from is None else held_from)
+        held_for = self._turn or self._overlap.open
+        self._timeline.drop_before(end - policy.lookback if held_for is None else held_for.start)
 
     def _is_echo(self, echo: EchoReference, probability: float, position: int) -> bool:
         """Whether what might begin a turn is our own voice."""

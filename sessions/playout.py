@@ -120,7 +120,7 @@ class PlayoutLedger:
         item.sent += samples
         if item.cut is not None:
             return None
-        begins_at = max(self._queue_ends_at, now)
+        begins_at = now if now > self._queue_ends_at else self._queue_ends_at
         item.ends_at = self._queue_ends_at = begins_at + samples / OUTPUT_SAMPLE_RATE
         return begins_at
 

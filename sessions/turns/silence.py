@@ -104,6 +104,7 @@ class SilencePolicy:
         self._settings = settings
         self._sure = settings.threshold + SURE * (1 - settings.threshold)
         self._prefix = settings.prefix_padding_ms * TICKS_PER_MS
+        self.lookback = self._prefix + DOUBTFUL_SPEECH_MS * TICKS_PER_MS + VAD_FRAME_TICKS
         self._silence = settings.silence_duration_ms * TICKS_PER_MS
         pause = pause_ms(settings.silence_duration_ms)
         self._pause = pause * TICKS_PER_MS
@@ -125,10 +126,6 @@ class SilencePolicy:
     @property
     def speaking(self) -> bool:
         return self._state is not State.SILENT
-
-    @property
-    def lookback(self) -> int:
-        return self._prefix + DOUBTFUL_SPEECH_MS * TICKS_PER_MS + VAD_FRAME_TICKS
 
     def judged(self, probability: float | None) -> list[TurnSignal]:
         return []  # it asks nobody
