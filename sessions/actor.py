@@ -58,7 +58,6 @@ from duologue.sessions.effects import (
     VoiceActivity,
 )
 from duologue.sessions.items import McpError, McpTool
-from duologue.sessions.mailbox import Mailbox
 from duologue.sessions.media import Media
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
@@ -66,6 +65,7 @@ from duologue.sessions.server_events import OfPart, ServerEvent
 from duologue.sessions.translation_events import TranslationSession
 
 EVENT_OF = attrgetter("event")
+MAILBOX_EVENTS = 32
 MAX_PENDING_FRAMES = 64
 """Voice-activity frames (32 ms each) that may wait for the detector before more input is read."""
 MEDIA_BYTES_PER_SECOND = 2 * 24_000
@@ -150,6 +150,61 @@ class DirectTransport(Transport, Protocol):
 
     def send_now(self, events: Sequence[ServerEvent]) -> bool:
         """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
+
+
+class Mailbox:
+    """Events in order, handled at once by whoever puts them in: ``on_event`` is called for each and takes what it can.
+
+    There are three ways in. ``put`` waits while the box is full; ``take`` is for who has found it :meth:`ready`;
+    ``post`` is for producers that are bounded by other means (voice-activity frames, reports of the writer, the timer).
+    """
+
+    def __init__(self, on_event: Callable[[], None], limit: int = MAILBOX_EVENTS) -> None:
+        self._on_event = on_event
+        self._limit = limit
+        self.events: deque[Input] = deque()
+        self._waiting = 0
+        """How many wait to put something in."""
+        self._room: asyncio.Event | None = None
+        """Set once there is room again; there only while somebody waits for that."""
+
+    def ready(self) -> bool:
+        """Whether the next event can be taken now, and does not overtake one that waits."""
+        return not self._waiting and len(self.events) < self._limit
+
+    def post(self, event: Input) -> None:
+        """Put an event in, whether there is room or not."""
+        self.events.append(event)
+        self._on_event()
+
+    take = post
+
+    async def put(self, event: Input) -> None:
+        """Put an event in as soon as there is room."""
+        if self.full():
+            self._waiting += 1
+            try:
+                await self._wait_for_room()
+            finally:
+                self._waiting -= 1
+        self.post(event)
+
+    async def _wait_for_room(self) -> None:
+        while self.full():
+            if self._room is None:
+                self._room = asyncio.Event()
+            await self._room.wait()
+
+    def full(self) -> bool:
+        return len(self.events) >= self._limit
+
+    def pop(self) -> Input:
+        """The next event. Raises ``IndexError`` if there is none."""
+        event = self.events.popleft()
+        if self._room is not None and len(self.events) < self._limit:
+            self._room.set()
+            self._room = None
+        return event
 
 
 class _SessionOver(Exception):

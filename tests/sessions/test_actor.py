@@ -19,12 +19,11 @@ from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import AudioDelta, Converse, Finished, TextDelta, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.actor import SessionActor
+from duologue.sessions.actor import MAILBOX_EVENTS, SessionActor
 from duologue.sessions.config import Limits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.input_audio import PIECE_BYTES
 from duologue.sessions.items import InputText, MessageItem
-from duologue.sessions.mailbox import MAILBOX_EVENTS
 from duologue.sessions.manager import CapacityError, ManagerSettings, SessionManager, settings_from_deploy
 from duologue.sessions.translation_events import TranslationAppend
 

@@ -13,11 +13,10 @@ from session_driver import NAMES, speech
 from duologue.engine.requests import AudioDelta, Finished, TextDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.actor import MAX_PENDING_FRAMES, Inlet
+from duologue.sessions.actor import MAILBOX_EVENTS, MAX_PENDING_FRAMES, Inlet
 from duologue.sessions.config import Limits
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.listening import Listening
-from duologue.sessions.mailbox import MAILBOX_EVENTS
 from duologue.sessions.manager import ManagerSettings, SessionManager
 from duologue.sessions.server_events import ServerEvent
 

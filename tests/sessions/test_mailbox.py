@@ -8,8 +8,8 @@ from typing import Any, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from duologue.sessions.actor import Mailbox
 from duologue.sessions.effects import MediaAudio
-from duologue.sessions.mailbox import Mailbox
 
 LIMIT = 3
 
