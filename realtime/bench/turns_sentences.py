@@ -61,27 +61,31 @@ def sentences(runs: Sequence[tuple[float, float]], words: Sequence[TimedWord]) -
 
     A silence of at least a pause's length that follows a word with a full stop, question or exclamation mark ends a
     sentence; every other one is a pause inside. A word lies before a silence if its middle does: recognisers stretch
-    words into silences. Sentences without such an end, the recording's last words cut short among them, are left out.
+    words into silences. Sentences without such an end, the recording's last words cut short among them, are left out,
+    and so is sound between two such silences that has no word of its own: a breath, a click.
     """
     found: list[Turn] = []
-    first, pauses = runs[0][0], list[tuple[float, float]]()
+    first, pauses, told = runs[0][0], list[tuple[float, float]](), 0
     for (_, end), following in pairwise([*runs, (np.inf, np.inf)]):
         begin = following[0]
         if begin - end < PAUSE_S[0]:
             continue
-        if not _ends_sentence(words, end):
+        before = _words_before(words, end)
+        if not before or not _ends_sentence(before[-1].text):
             pauses.append((end, begin))
             continue
-        if end - first <= LONGEST_SENTENCE_S:
+        if len(before) > told and end - first <= LONGEST_SENTENCE_S:
             found.append(Turn(first, end, tuple(pauses)))
-        first, pauses = begin, []
+        first, pauses, told = begin, [], len(before)
     return found
 
 
-def _ends_sentence(words: Sequence[TimedWord], silence: float) -> bool:
-    before = [word for word in words if word.start is not None and word.end is not None]
-    before = [word for word in before if (word.start + word.end) / 2 < silence]  # type: ignore[operator]
-    text = before[-1].text if before else ""
+def _words_before(words: Sequence[TimedWord], silence: float) -> list[TimedWord]:
+    timed = (word for word in words if word.start is not None and word.end is not None)
+    return [word for word in timed if (word.start + word.end) / 2 < silence]  # type: ignore[operator]
+
+
+def _ends_sentence(text: str) -> bool:
     return text.endswith(STOPS) and not text.endswith(ELLIPSES)
 
 

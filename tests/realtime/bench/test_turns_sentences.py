@@ -42,6 +42,13 @@ def test_words_without_times_and_no_words_end_nothing() -> None:
     assert sentences(RUNS, [TimedWord("Hm.", None, None)]) == []
 
 
+def test_a_sound_without_a_word_of_its_own_is_no_sentence() -> None:
+    """A breath after the last word, or a click: the text before it ends a sentence, but not this one."""
+    assert sentences([*RUNS, (8.0, 8.2)], WORDS) == sentences(RUNS, WORDS)
+    late = [*WORDS[:2], TimedWord("Then", 4.9, 5.9), WORDS[3]]
+    assert sentences([*RUNS[:3], (4.3, 4.5), *RUNS[3:]], late) == sentences(RUNS, WORDS), "nor does it begin the next"
+
+
 def test_what_goes_on_for_too_long_is_left_out() -> None:
     runs = [(0.0, LONGEST_SENTENCE_S + 1), (LONGEST_SENTENCE_S + 2, LONGEST_SENTENCE_S + 3)]
     words = [TimedWord("No.", 0.0, 1.0), TimedWord("Yes.", LONGEST_SENTENCE_S + 2, LONGEST_SENTENCE_S + 3)]
