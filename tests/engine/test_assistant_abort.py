@@ -46,7 +46,7 @@ async def test_fc_020_every_stage_stops_within_its_bound(monkeypatch: pytest.Mon
                 while count:
                     count -= isinstance(await anext(stream), kind)
                 stream.abort()
-                assert [delta async for delta in stream] == [Finished(reason="aborted", usage=stream._usage)]
+                assert [delta async for delta in stream] == [Finished(reason="aborted", usage=stream.usage)]
                 assert engine._orchestrator is not None
                 await engine._orchestrator.idle()
             assert before["language_model"] > 0

@@ -125,7 +125,7 @@ def held_by(actor: SessionActor) -> Held:
         memory=tracemalloc.get_traced_memory()[0],
         items=len(core.conversation),
         spoken_items=len(core.ledger._items),
-        timeline_bytes=len(machine._listening._timeline._pcm),
+        timeline_bytes=machine._listening._timeline._pcm.size,
         waiting=waiting,
         streams=len(actor._streams),
         tasks=len(asyncio.all_tasks()),
