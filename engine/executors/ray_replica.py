@@ -18,8 +18,9 @@ import platform
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,7 @@ from duologue.engine.deploy import DeployError, Resources
 from duologue.engine.executors.base import HOST_CLOCK, Emitted, Failed
 from duologue.engine.executors.build import StageBuild
 from duologue.engine.executors.inline import CLOSE_TIMEOUT_S
+from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.ray_cluster import RayCluster
 from duologue.engine.executors.ray_wire import (
     Beat,
@@ -227,20 +229,41 @@ class RayReplica(RemoteReplica):
     async def _listen(self, actor: Any, connector: Any) -> None:
         """Take the actor's reports for as long as it lives."""
         in_order: InOrder[Frame] = InOrder()
-        waiting = deque(actor.reports.remote() for _ in range(WAITING_CALLS))
+        # Whichever call is answered: Ray may run the later one first, and the earlier one then waits for more, which if
+        # nothing is open any more is the next request.
+        answered: Outbox[Future[Frame]] = Outbox(asyncio.get_running_loop())
+
+        def call() -> None:
+            actor.reports.remote().future().add_done_callback(answered.put)
+
         try:
+            for _ in range(WAITING_CALLS):
+                call()
             while True:
-                frame: Frame = await _result(waiting.popleft())
-                waiting.append(actor.reports.remote())
-                for _, body, refs in in_order.put(frame[0], frame):
-                    self._heard()
-                    for message in up_decoder.decode(body):
-                        await self._on_message(message, refs, connector)
-                del frame, refs  # references of pieces that nobody took
+                answers = await answered.take()
+                for _ in range(len(answers)):
+                    call()
+                while answers:
+                    await self._on_answer(answers.pop(0), in_order, connector)
         except WorkerError as error:
-            if self.state == "ready":
-                self._stop_watching()
-                self._worker_died(f"Stage '{self.stage}' failed: its worker {error}.")
+            self._lost(f"its worker {error}")
+        except Exception:
+            logger.exception("Stage '%s', replica %d: a report cannot be taken", self.stage, self.index)
+            self._lost("a report of its worker cannot be taken")
+
+    def _lost(self, how: str) -> None:
+        if self.state == "ready":
+            self._stop_watching()
+            self._worker_died(f"Stage '{self.stage}' failed: {how}.")
+
+    async def _on_answer(self, answer: Future[Frame], in_order: InOrder[Frame], connector: Any) -> None:
+        """Not a part of the loop, which would keep references of pieces that nobody took while it waits."""
+        with _errors_of_ray():
+            frame = answer.result()
+        for _, body, refs in in_order.put(frame[0], frame):
+            self._heard()
+            for message in up_decoder.decode(body):
+                await self._on_message(message, refs, connector)
 
     async def _on_message(self, message: Any, refs: list[Any], connector: Any) -> None:
         match message:
@@ -394,10 +417,16 @@ class _Sender:
 
 async def _result(ref: Any) -> Any:
     """The value of a Ray reference. Raises :class:`WorkerError` when it cannot be had any more."""
+    with _errors_of_ray():
+        return await asyncio.wrap_future(ref.future())
+
+
+@contextmanager
+def _errors_of_ray() -> Iterator[None]:
     import ray
 
     try:
-        return await asyncio.wrap_future(ref.future())
+        yield
     except ray.exceptions.RuntimeEnvSetupError as error:
         raise DeployError(f"ray.runtime_env, or the stage's env: {error}") from error
     except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError) as error:

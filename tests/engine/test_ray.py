@@ -11,26 +11,34 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from engine_calls import TIMEOUT_S, Quiet, know_scripted_pipeline, open_, read, restarted, say, until_idle
 from ray_nodes import Nodes
+from scripted_stages import PIPELINE, TARGETS, ask
 
-from duologue.engine.deploy import DeployError, load_deploy
+from duologue.engine.connectors.pieces import PieceTypes
+from duologue.engine.deploy import DeployError, RayDeploy, load_deploy
 from duologue.engine.engine import Engine
 from duologue.engine.executors import restarts
-from duologue.engine.executors.ray_replica import RayReplica
-from duologue.engine.executors.ray_wire import InOrder
+from duologue.engine.executors.base import Done, Failed, Released, Working
+from duologue.engine.executors.build import StageBuild
+from duologue.engine.executors.ray_cluster import RayCluster
+from duologue.engine.executors.ray_replica import RayReplica, RaySpec
+from duologue.engine.executors.ray_wire import Frame, InOrder, encoder
 from duologue.engine.executors.restarts import WorkerError
-from duologue.engine.requests import TextDelta
+from duologue.engine.requests import EngineRequest, TextDelta
 from duologue.engine.stream import Stream
 
 PATIENT = "silent_after_s: 30, dead_after_s: 60"
 ON = "executor: ray, resources: {num_cpus: 0, custom: {%s: 1}}"
 ONE = "stages: [{stage_id: 0, " + ON % "far" + "}]"
+SOURCE_BUILD, TYPES = StageBuild(TARGETS[0]), PieceTypes(PIPELINE.stages[0].emits)
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +318,72 @@ def test_a_gateway_that_ends_leaves_no_actor_and_no_object(ray_nodes: Nodes, end
     _, alive = psutil.wait_procs([actor], timeout=TIMEOUT_S)
     assert not alive
     ray_nodes.wait_for_no_objects()
+
+
+class Calls:
+    """Stands for an actor of which only ``reports`` is called: the calls wait here to be answered."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Future[Frame]] = []
+        self.reports = self
+
+    def remote(self) -> SimpleNamespace:
+        call: Future[Frame] = Future()
+        self.waiting.append(call)
+        return SimpleNamespace(future=lambda: call)
+
+    def answer(self, call: int, number: int, *messages: object) -> None:
+        self.waiting[call].set_result((number, encoder.encode(messages), []))
+
+
+@pytest.fixture
+async def heard() -> AsyncIterator[tuple[RayReplica, Calls]]:
+    """A replica with one request open that listens to a stand-in of its actor."""
+    from duologue.engine.connectors.ray_store import RayConnector
+
+    worker, calls = RayReplica("source", RaySpec(SOURCE_BUILD, TYPES, 65_536), RayCluster(RayDeploy())), Calls()
+    worker._is_ready()
+    worker._open["r"] = EngineRequest(request_id="r", session_id="s", payload=ask("numbers 1"))
+    listener = asyncio.create_task(worker._listen(calls, RayConnector(TYPES)))
+    await asyncio.sleep(0)  # it calls at once
+    yield worker, calls
+    listener.cancel()
+    await asyncio.gather(listener, return_exceptions=True)
+
+
+async def reports(worker: RayReplica, count: int) -> list[str]:
+    found: list[str] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(found) < count:
+            found += [type(message).__name__ for message in await worker.messages()]
+    return found
+
+
+async def test_reports_are_taken_in_order_whichever_call_ray_has_run_first(heard: tuple[RayReplica, Calls]) -> None:
+    worker, calls = heard
+    calls.answer(0, 1, Done("r"))
+    calls.answer(1, 0, Working("r"))
+    assert await reports(worker, 2) == ["Working", "Done"]
+    calls.answer(3, 2, Released("r", 0.1))  # the one before it is answered when there is more, which may be never
+    assert await reports(worker, 1) == ["Released"]
+    assert worker.live
+
+
+async def test_a_report_that_cannot_be_taken_is_a_lost_worker_and_no_silence(
+    heard: tuple[RayReplica, Calls], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, calls = heard
+    restart = asyncio.Event()
+    monkeypatch.setattr(worker, "_restart", restart.wait)
+    calls.waiting[0].set_result((0, b"nonsense", []))
+    async with asyncio.timeout(TIMEOUT_S):
+        failed, _ = await worker.messages()
+    assert failed == Failed("r", "Stage 'source' failed: a report of its worker cannot be taken.")
+    assert not worker.live
+    assert "Stage 'source', replica 0: a report cannot be taken" in caplog.text
+    restart.set()
+    assert worker._supervisor is not None
+    await worker._supervisor
 
 
 def test_frames_are_put_in_order() -> None:
