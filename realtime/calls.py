@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from duologue.realtime.sideband import SharedTransport
-from duologue.sessions.actor import SessionHandle
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import SessionHandle
 from duologue.sessions.manager import Opening
 
 

@@ -27,8 +27,8 @@ from duologue.realtime.websocket import (
     WebSocketTransport,
     edge_error,
 )
-from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import SessionHandle, Transport
 from duologue.sessions.manager import CapacityError
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from duologue.realtime.client_secrets import ClientSecrets
 from duologue.realtime.resume import Resumables
 from duologue.realtime.sideband import QueueBounds
 from duologue.realtime.webrtc_options import media_worker_count
-from duologue.sessions.actor import SessionHandle, Transport
 from duologue.sessions.config import AnySession, Names
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import SessionHandle, Transport
 from duologue.sessions.manager import Opening
 from duologue.sessions.media import Media
 from duologue.sessions.translation_events import TranslationSession

@@ -35,7 +35,7 @@ def installed() -> bool:
 
 
 class McpServers:
-    """Implements :class:`duologue.sessions.actor.ToolServers`."""
+    """Implements :class:`duologue.sessions.interfaces.ToolServers`."""
 
     def __init__(self, rules: McpRules) -> None:
         self._rules = rules

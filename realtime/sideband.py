@@ -24,10 +24,10 @@ from duologue.realtime.websocket import (
     edge_error,
     edge_event_id,
 )
-from duologue.sessions.actor import DirectTransport, Inlet, SessionHandle, Transport
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.config import shown
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import DirectTransport, Inlet, SessionHandle, Transport
 from duologue.sessions.outbox import Outbox
 from duologue.sessions.server_events import ErrorEvent, ServerEvent, SessionCreated
 

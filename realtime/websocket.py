@@ -14,9 +14,9 @@ from duologue.realtime import metrics
 from duologue.realtime.dialects import GA, Dialect
 from duologue.realtime.ws_frames import EXTENSION, DirectProtocol
 from duologue.realtime.ws_protocol import ABNORMAL
-from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import Inlet
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
 
 NORMAL, GOING_AWAY, POLICY, INTERNAL, TRY_AGAIN_LATER = 1000, 1001, 1008, 1011, 1013

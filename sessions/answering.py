@@ -131,7 +131,7 @@ class Answering:
             return
         self._stop_preparing()
         with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted
-            self._preparation = self.responses.prepare(effective_settings(self._core, ResponseOverrides()))
+            self._preparation = self.responses.requests.prepare(effective_settings(self._core, ResponseOverrides()))
 
     def _stop_preparing(self) -> None:
         """The answer itself is asked for. A preparation that came after it would spoil the cache for the next turn."""
@@ -313,7 +313,7 @@ class Answering:
         with suppress(ContextTooLong):  # said when the answer is really wanted
             self._stop_preparing()
             wait_s = max(0.0, speculation.due - now)
-            speculation.converse_id = self.responses.open(speculation.settings, (user,), wait_s)
+            speculation.converse_id = self.responses.requests.open(speculation.settings, (user,), wait_s)
 
 
 def idle_timeout_s(core: SessionCore) -> float | None:

@@ -21,7 +21,7 @@ from duologue.engine.languages import WHISPER
 from duologue.engine.pipeline import Capabilities
 from duologue.engine.requests import Converse, EngineRequest, Transcribe
 from duologue.sessions import metrics
-from duologue.sessions.actor import Machine, SessionActor, SessionHandle, ToolServers, Transport
+from duologue.sessions.actor import SessionActor
 from duologue.sessions.config import (
     AnySession,
     Audio,
@@ -34,6 +34,7 @@ from duologue.sessions.config import (
 )
 from duologue.sessions.core import SessionContext
 from duologue.sessions.errors import from_validation_error
+from duologue.sessions.interfaces import Machine, SessionHandle, ToolServers, Transport
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.mcp.policy import McpPolicy, McpRules
 from duologue.sessions.media import Media

@@ -7,14 +7,12 @@ an interrupted answer cannot reach the client.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from duologue.engine.requests import (
     OUTPUT_SAMPLE_RATE,
     AudioDelta,
-    ChatMessage,
-    Converse,
     Finished,
     TextDelta,
     ToolCallDelta,
@@ -22,18 +20,17 @@ from duologue.engine.requests import (
 )
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AnySession, ResponseOverrides, lead_s
-from duologue.sessions.context_window import ContextTooLong, ContextWindow, fixed_tokens
+from duologue.sessions.context_window import ContextTooLong
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest, DropAudio, EngineOutput, ToolAnswered
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.items import InputItem, ItemReference, MessageItem, OutputAudio
+from duologue.sessions.items import MessageItem, OutputAudio
 from duologue.sessions.mcp.calls import RemoteTools
 from duologue.sessions.mcp.outputs import McpCallOutput
 from duologue.sessions.media_output import MediaOutput
 from duologue.sessions.output_items import CallOutput, MessageOutput
 from duologue.sessions.pacing import Pacer
-from duologue.sessions.prompting import chat_messages
 from duologue.sessions.rate_limits import RateLimits
 from duologue.sessions.response import (
     AnyCall,
@@ -43,12 +40,11 @@ from duologue.sessions.response import (
     ResponseLifecycle,
     ResponseSettings,
 )
+from duologue.sessions.response_requests import ResponseRequests
 from duologue.sessions.response_settings import effective_settings
 from duologue.sessions.transcribing import Transcribing
 
 TOO_LONG = "context_length_exceeded"
-PREPARED_IN_S = 60.0
-"""The history is read while the user speaks if nobody waits for anything else."""
 
 
 class Responses:
@@ -56,9 +52,8 @@ class Responses:
 
     def __init__(self, core: SessionCore, transcribing: Transcribing) -> None:
         self._core = core
-        self._transcribing = transcribing
+        self.requests = ResponseRequests(core, transcribing)
         self._beside: dict[str, ResponseLifecycle] = {}
-        self._window = ContextWindow(core.context.limits.context_tokens)
         self._rates = RateLimits(core.context.limits)
         self.pacer = Pacer(core.ledger)
         """What is held back of the active one; :meth:`flow` is for when there is something."""
@@ -100,7 +95,7 @@ class Responses:
         limit = self._core.context.limits.max_parallel_responses
         if out_of_band and len(self._beside) >= limit:
             raise ProtocolError("invalid_value", f"{limit} out-of-band responses are in progress already.", "response")
-        context = None if not isinstance(overrides.input, tuple) else self._resolved(overrides.input)
+        context = None if not isinstance(overrides.input, tuple) else self.requests.resolved(overrides.input)
         settings = effective_settings(self._core, overrides, context)
         self._begin(settings, now)
         self.pursue(now)
@@ -118,50 +113,10 @@ class Responses:
         for response in self._in_progress():
             if response.request_id is None and not self._waits(response):
                 try:
-                    response.request_id = self.open(response.settings)
+                    response.request_id = self.requests.open(response.settings)
                 except ContextTooLong as error:
                     self._core.emit_error(ProtocolError(TOO_LONG, str(error)))
                     self._finish(response, Outcome("failed", error=str(error), error_code=TOO_LONG), now)
-
-    def prepare(self, settings: ResponseSettings) -> str | None:
-        """Have what the coming answer's prompt begins with read while the user speaks. None: there is nothing yet.
-
-        Raises :class:`ContextTooLong`.
-        """
-        messages = self._messages(settings)
-        if not messages or any(message.images for message in messages):
-            return None
-        limit = settings.max_output_tokens
-        payload = Converse(
-            messages=messages,
-            modalities=("text",),
-            max_output_tokens=limit if isinstance(limit, int) else None,
-            tools=settings.tools,
-            prepare=True,
-        )
-        return self._core.open_request(payload, PREPARED_IN_S)
-
-    def open(self, settings: ResponseSettings, last: tuple[ChatMessage, ...] = (), due_in_s: float = 0.0) -> str:
-        """Open the engine request of a response; ``last`` follows what its context holds now.
-
-        Raises :class:`ContextTooLong`.
-        """
-        limit = settings.max_output_tokens
-        return self._core.open_request(
-            Converse(
-                messages=(*self._messages(settings), *last),
-                modalities=("text", "audio") if settings.modality == "audio" else ("text",),
-                max_output_tokens=limit if isinstance(limit, int) else None,
-                voice=settings.served_voice,
-                speed=settings.speed,
-                tools=settings.tools,
-                tool_choice=settings.tool_choice,
-                parallel_tool_calls=settings.parallel_tool_calls,
-                reasoning_effort=settings.reasoning_effort,
-            ),
-            due_in_s,
-            settings.first_chunk_s,
-        )
 
     def _begin(self, settings: ResponseSettings, now: float) -> ResponseLifecycle:
         if settings.conversation_id is not None:
@@ -182,50 +137,15 @@ class Responses:
             self._core.emit(events.RateLimitsUpdated, rate_limits=left)
         return response
 
+    def _waits(self, response: ResponseLifecycle) -> bool:
+        """Whether something is under way that belongs into the context: words, or the result of a call."""
+        waits = self.remote.calling and not response.out_of_band
+        return self.requests.waits_for_words(response.settings) or waits
+
     def _in_progress(self) -> Iterator[ResponseLifecycle]:
         if self.active is not None:
             yield self.active
         yield from tuple(self._beside.values())
-
-    # -- context -------------------------------------------------------------------------------------------------------
-
-    def _resolved(self, items: Sequence[InputItem]) -> tuple[Entry, ...]:
-        """The context that a client has spelled out. Raises ``ProtocolError`` for a reference to nothing."""
-        entries = []
-        for index, item in enumerate(items):
-            if isinstance(item, ItemReference):
-                entry = self._core.conversation.find(item.id)
-                if entry is None:
-                    message = f"The item with id '{item.id}' does not exist."
-                    raise ProtocolError("invalid_value", message, f"response.input[{index}].id")
-            else:
-                entry = self._core.entry_of(item, f"response.input[{index}]")
-            entries.append(entry)
-        return tuple(entries)
-
-    def _context(self, settings: ResponseSettings) -> Iterable[Entry]:
-        return self._core.conversation if settings.context is None else settings.context
-
-    def _messages(self, settings: ResponseSettings) -> tuple[ChatMessage, ...]:
-        heard, fixed = self._core.ledger.heard, fixed_tokens(settings.instructions, settings.tools)
-        if settings.context is None:
-            shown = self._window.of_conversation(self._core.conversation, fixed, settings.truncation, heard)
-        else:
-            shown = self._window.of_input(settings.context, fixed, settings.truncation, heard)
-        return chat_messages(shown, settings.instructions, heard)
-
-    def _waits(self, response: ResponseLifecycle) -> bool:
-        """Whether something is under way that belongs into the context: words, or the result of a call."""
-        waits = self.remote.calling and not response.out_of_band
-        return self._waits_for_words(response.settings) or waits
-
-    def _waits_for_words(self, settings: ResponseSettings) -> bool:
-        waits = False
-        for entry in self._context(settings):
-            if entry.awaits_transcript:
-                self._transcribing.begin(entry)
-            waits = waits or entry.awaits_transcript
-        return waits
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from duologue.realtime.telephony import messages
 from duologue.realtime.telephony.callbacks import CallNotice, notify
 from duologue.realtime.telephony.line import PhoneLine, received
 from duologue.realtime.websocket import POLICY, TRY_AGAIN_LATER
-from duologue.sessions.actor import SessionHandle
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import SessionHandle
 from duologue.sessions.manager import Opening
 
 logger = logging.getLogger(__name__)

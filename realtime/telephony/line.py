@@ -19,8 +19,8 @@ from duologue.codecs.wire_audio import G711_RATE, PCM_RATE
 from duologue.realtime.telephony import messages
 from duologue.realtime.telephony.marks import MarkedPlayout, Message
 from duologue.realtime.websocket import CLOSE_TIMEOUT_S
-from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.interfaces import Inlet
 from duologue.sessions.media import MediaListener
 from duologue.sessions.server_events import ServerEvent
 
@@ -48,7 +48,7 @@ async def received(websocket: WebSocket) -> messages.AnyInbound:
 
 
 class PhoneLine:
-    """The session's transport (:class:`~duologue.sessions.actor.DirectTransport`) and its media track
+    """The session's transport (:class:`~duologue.sessions.interfaces.DirectTransport`) and its media track
     (:class:`~duologue.sessions.media.Media`). Events go nowhere: who wants them joins the call as a sideband."""
 
     def __init__(self, websocket: WebSocket, stream_sid: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -23,10 +23,10 @@ from duologue.realtime.webrtc.call_media import CallListener, CallMedia, End, Me
 from duologue.realtime.webrtc.channel import send_events
 from duologue.realtime.webrtc.offer import Offer
 from duologue.realtime.websocket import CLOSE_TIMEOUT_S
-from duologue.sessions.actor import Inlet
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.effects import AudioSent, PlayoutCleared, PlayoutReport, PlayoutStarted, PlayoutStopped
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import Inlet
 from duologue.sessions.media import MediaListener
 from duologue.sessions.server_events import ServerEvent
 
@@ -36,7 +36,7 @@ _BINARY: Final = InvalidEvent(
 
 
 class CallTransport:
-    """The session's transport (:class:`~duologue.sessions.actor.DirectTransport`) and its media track
+    """The session's transport (:class:`~duologue.sessions.interfaces.DirectTransport`) and its media track
     (:class:`~duologue.sessions.media.Media`)."""
 
     def __init__(

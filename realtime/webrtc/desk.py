@@ -23,9 +23,9 @@ from duologue.realtime.webrtc.local_media import LocalHost
 from duologue.realtime.webrtc.media_workers import MediaWorker, MediaWorkers
 from duologue.realtime.webrtc.offer import parsed
 from duologue.realtime.websocket import edge_event_id
-from duologue.sessions.actor import SessionHandle
 from duologue.sessions.config import shown
 from duologue.sessions.errors import ProtocolError
+from duologue.sessions.interfaces import SessionHandle
 from duologue.sessions.manager import Opening
 from duologue.sessions.server_events import SessionCreated
 

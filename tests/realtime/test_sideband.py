@@ -19,8 +19,8 @@ from duologue.realtime.gateway import EdgeSettings
 from duologue.realtime.sideband import MAX_SIDEBANDS, QueueBounds, SharedTransport
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.actor import DirectTransport
 from duologue.sessions.config import Limits
+from duologue.sessions.interfaces import DirectTransport
 from duologue.sessions.manager import Opening
 
 KEY = {"Authorization": "Bearer sekrit-1"}

@@ -13,8 +13,9 @@ from session_driver import NAMES, speech
 from duologue.engine.requests import AudioDelta, Finished, TextDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
-from duologue.sessions.actor import MAILBOX_EVENTS, MAX_PENDING_FRAMES, Inlet
+from duologue.sessions.actor import MAILBOX_EVENTS, MAX_PENDING_FRAMES
 from duologue.sessions.config import Limits
+from duologue.sessions.interfaces import Inlet
 from duologue.sessions.items import InputText, MessageItem
 from duologue.sessions.listening import Listening
 from duologue.sessions.manager import ManagerSettings, SessionManager

@@ -1,0 +1,96 @@
+"""What a session needs from around it and what it offers there: its client's transport, its core, its tool servers, and
+the handle for those who join it. A media track's are in :mod:`~duologue.sessions.media`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
+from duologue.sessions.config import AnySession
+from duologue.sessions.effects import Effect, Input, McpEndpoint
+from duologue.sessions.items import McpError, McpTool
+from duologue.sessions.server_events import ServerEvent
+from duologue.sessions.translation_events import TranslationSession
+
+
+class Transport(Protocol):
+    """How a session reaches its client."""
+
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
+        """The next event; None once the peer is gone."""
+
+    async def send(self, events: Sequence[ServerEvent]) -> None:
+        """Write events; returns when the transport is ready for more. ``ConnectionError``: the peer is gone."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close with a WebSocket close code, or what it means on this transport."""
+
+
+class Inlet(Protocol):
+    """Where a transport may put events without waiting."""
+
+    def ready(self) -> bool:
+        """Whether the next event can be taken now, and is not to wait behind one before it."""
+
+    def take(self, event: ClientEvent | InvalidEvent) -> None: ...
+
+
+@runtime_checkable
+class DirectTransport(Transport, Protocol):
+    """A transport that can do without a task for each event while nothing has to wait."""
+
+    def deliver_to(self, inlet: Inlet | None) -> None:
+        """Give events to ``inlet`` as they come, while it is ready, and leave the others to ``receive``. None: stop."""
+
+    def send_now(self, events: Sequence[ServerEvent]) -> bool:
+        """Write events. False: the peer is slow, nothing was written, and ``send`` is to be used."""
+
+
+class SessionHandle(Protocol):
+    """A running session, for those who join it besides its own transport."""
+
+    @property
+    def session(self) -> AnySession:
+        """The effective configuration."""
+
+    async def submit(self, event: ClientEvent | InvalidEvent) -> None:
+        """Hand in an event, as if the session's own client had; waits while the mailbox is full."""
+
+    def hang_up(self) -> None:
+        """End the session now, with whatever it is saying."""
+
+
+class Machine(Protocol):
+    """A session core: takes one event at a time, and says what follows."""
+
+    @property
+    def session(self) -> AnySession | TranslationSession: ...
+
+    @property
+    def deadline(self) -> float: ...
+
+    @property
+    def speculations_wasted(self) -> int: ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Sound of the engine that waits in the machine until it is due."""
+
+    def start(self) -> list[Effect]: ...
+
+    def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
+class ToolServers(Protocol):
+    """The MCP servers of one session, connected to as they are needed. Used by one event loop."""
+
+    async def list_tools(self, server: McpEndpoint) -> tuple[McpTool, ...] | None:
+        """What a server offers; None if it cannot be had."""
+
+    async def call(self, server: McpEndpoint, name: str, arguments: str) -> str | McpError:
+        """The text of a tool's result, or why there is none. ``arguments``: a JSON object."""
+
+    async def close(self) -> None:
+        """Disconnect from all servers."""
