@@ -23,8 +23,9 @@ from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 WINDOWS_MS: Final = (200, 300, 400, 500, 600, 800, 1000, 1500, 2000)
 """Silence windows of ``server_vad``; the same ones make the curve of silence alone."""
 EAGERNESS: Final[tuple[Eagerness, ...]] = ("low", "auto", "high")
-WAITS_MS: Final = (*range(100, 1500, 25), *range(1500, 2600, 100))
-"""What an undecided turn is waited for: the model's curve."""
+WAITS_MS: Final = (*range(100, 700, 5), *range(700, 1500, 25), *range(1500, 2600, 100))
+"""What an undecided turn is waited for: the model's curve. Short waits are close together: several pauses may end in
+a step that is nothing to a listener."""
 NOISE_DBFS: Final = -30.0
 
 

@@ -3,8 +3,12 @@
 It is asked at :data:`ASK_MS` of silence, first at 100 ms and again as the silence grows. Its answers in this pause are
 averaged as log-odds, since those in doubtful places scatter, and the less finished a turn sounds the longer is waited:
 
-    wait = wait_ms - SOONER_MS * log-odds where the turn sounds finished (log-odds above 0), else
-    wait = wait_ms - LATER_MS * log-odds, at least the first question, at most the longest wait
+    wait = wait_ms * exp(-SWAY * log-odds), at least the first question, at most the longest wait
+
+Why a factor. Who waits on through a silence of t loses time if the turn is over, and saves it from a cut if the pause
+ends now; the two are even where odds * (loss by delay) = f(t) * (loss by a cut), f the density of the lengths of pauses
+and odds those that the turn is over. Pauses are mostly short with a long tail, f about t ** -k, and the model's
+log-odds are worth a of themselves: so t at the even point is proportional to exp(-a / k * log-odds).
 
 So an eagerness is one number, the silence that ends a turn of which the model knows nothing (log-odds 0), and silence
 alone is the case in which answers move nothing. Where the model does not answer, silence alone decides about the pause,
@@ -24,16 +28,15 @@ from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilencePolicy, 
 ASK_MS = (100, 200, 300, 500, 800, 1200, 1800, 2500, 3500, 5000, 6500)
 """Silence at which the model is asked."""
 
-SOONER_MS = 100.0
-"""Milliseconds by which a unit of log-odds above 0 shortens the wait: fitted to real speech, docs/benchmarks.md."""
-LATER_MS = 200.0
-"""Milliseconds by which a unit below 0 lengthens it. From 60 to 300 all gave the same curve: longer costs those little
-who have finished, for they seldom sound otherwise, and spares those who think in mid-sentence."""
+SWAY = 0.12
+"""How much a unit of log-odds changes the logarithm of the wait: fitted to real speech, docs/benchmarks.md, where from
+0.10 to 0.15 it made no difference. The lengths of the same pauses (k = 3.0) and the model's answers there (a = 0.45,
+standard error 0.09) give 0.15."""
 
 CERTAIN = 4.0
 """Greatest log-odds of one answer: what a model says beyond 98 % does not count for more."""
 
-WAIT_MS: dict[Eagerness, float] = {"low": 1200, "medium": 800, "auto": 800, "high": 450}
+WAIT_MS: dict[Eagerness, float] = {"low": 1000, "medium": 650, "auto": 650, "high": 300}
 """Silence that ends a turn which sounds as finished as not."""
 
 LONGEST_WAIT_MS: dict[Eagerness, int] = {"low": 8000, "medium": 4000, "auto": 4000, "high": 2000}
@@ -42,11 +45,10 @@ LONGEST_WAIT_MS: dict[Eagerness, int] = {"low": 8000, "medium": 4000, "auto": 40
 
 @dataclass(frozen=True, slots=True)
 class SemanticSettings:
-    """How long is waited for more. Milliseconds of silence."""
+    """How long is waited for more. Milliseconds of silence; ``sway`` has no unit."""
 
     wait_ms: float = WAIT_MS["auto"]
-    sooner_ms: float = SOONER_MS
-    later_ms: float = LATER_MS
+    sway: float = SWAY
     ask_ms: tuple[int, ...] = ASK_MS
     longest_wait_ms: int = LONGEST_WAIT_MS["auto"]
     fallback_ms: int = SEMANTIC_SILENCE_MS["auto"]
@@ -64,7 +66,7 @@ class SemanticSettings:
 
     def wait(self, log_odds: float) -> float:
         """Silence in ms that ends a turn which is over with these odds."""
-        wait = self.wait_ms - (self.sooner_ms if log_odds > 0 else self.later_ms) * log_odds
+        wait = self.wait_ms * math.exp(-self.sway * log_odds)
         return min(max(wait, self.ask_ms[0]), self.longest_wait_ms)
 
 

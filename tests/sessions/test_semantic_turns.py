@@ -31,6 +31,8 @@ from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilenceSettings
 FRAME_MS = 32
 FIRST_ASK_MS = 128
 """100 ms of silence, at the end of the frame that completes them."""
+CERTAIN_HIGH_MS = int(SemanticSettings.of(SemanticVad(eagerness="high")).wait(CERTAIN))
+"""Silence after which the most eager ends a turn that certainly sounds finished."""
 
 
 def semantic(judge: Callable[[AskTurnModel], float | None], eagerness: str = "auto", **options: object) -> Driver:
@@ -45,11 +47,11 @@ def silence_heard(question: AskTurnModel) -> int:
     return round((samples - loud) * 1000 / question.sample_rate)
 
 
-def test_a_turn_that_certainly_sounds_finished_ends_at_the_first_question_of_the_most_eager() -> None:
+def test_a_turn_that_certainly_sounds_finished_ends_after_one_question_of_the_most_eager() -> None:
     driver = semantic(lambda question: 0.99, "high")
     driver.say(silence(640), speech(640), silence(800))
     (stopped,) = driver.all(events.SpeechStopped)
-    assert stopped.audio_end_ms == 1280 + FIRST_ASK_MS
+    assert stopped.audio_end_ms == 1280 + CERTAIN_HIGH_MS
     (question,) = driver.questions
     assert silence_heard(question) == FIRST_ASK_MS
     assert question.sample_rate == RATE
@@ -74,8 +76,17 @@ def test_the_longest_waits_are_those_of_the_protocol() -> None:
 
 
 def test_silence_alone_is_the_case_in_which_answers_move_nothing() -> None:
-    settings = SemanticSettings(wait_ms=500, sooner_ms=0.0, later_ms=0.0)
+    settings = SemanticSettings(wait_ms=500, sway=0.0)
     assert {settings.wait(log_odds(probability)) for probability in (0.0, 0.3, 1.0)} == {500}
+
+
+def test_answers_multiply_the_wait_whatever_it_is() -> None:
+    """Equal odds for and against cancel out, and the most eager is swayed by the same factor as the most patient."""
+    for wait_ms in (300.0, 1000.0):
+        settings = SemanticSettings(wait_ms=wait_ms, sway=0.12)
+        assert settings.wait(1.0) == pytest.approx(wait_ms * 0.88692, rel=1e-4)
+        assert settings.wait(2.5) * settings.wait(-2.5) == pytest.approx(wait_ms**2)
+    assert SemanticSettings(wait_ms=110, sway=0.12).wait(CERTAIN) == ASK_MS[0], "not before the model is asked"
 
 
 def test_log_odds_have_bounds_whatever_the_model_says() -> None:
@@ -95,27 +106,29 @@ def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
     answers = iter([0.02, 0.03, 0.9, 0.02, 0.02])
     driver = semantic(lambda question: next(answers))
-    driver.say(speech(640), silence(1000))
+    driver.say(speech(640), silence(864))
     assert len(driver.questions) == 5
     assert not driver.all(events.SpeechStopped)
 
 
 def test_the_wait_follows_the_mean_of_the_answers_as_the_silence_grows() -> None:
     answers = iter([0.02, 0.98, 0.98, 0.98])
-    driver = semantic(lambda question: next(answers), "high")
+    driver = semantic(lambda question: next(answers))
     driver.say(speech(640), silence(900))
-    waits = SemanticSettings.of(SemanticVad(eagerness="high"))
-    assert waits.wait(0.0) > 320, "after two answers, which cancel out, it is not over when asked again"
-    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + round(waits.wait(log_odds(0.98) / 3))
+    waits = SemanticSettings.of(SemanticVad())
+    assert waits.wait(log_odds(0.98)) < 500, "one such answer would have ended it before the fourth question"
+    assert len(driver.questions) == 4
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + int(waits.wait(log_odds(0.98) / 2))
 
 
 def test_who_goes_on_is_asked_about_afresh() -> None:
-    answers = iter([0.1, 0.1, 0.1, 0.1, 0.99])
-    driver = semantic(lambda question: next(answers), "high")
+    answers = iter([0.1, 0.1, 0.1, 0.1, 0.99, 0.99, 0.99])
+    driver = semantic(lambda question: next(answers))
     driver.say(speech(640), silence(512), speech(320), silence(800))
-    assert [silence_heard(question) for question in driver.questions] == [FIRST_ASK_MS, 224, 320, 512, FIRST_ASK_MS]
+    asked = [FIRST_ASK_MS, 224, 320]
+    assert [silence_heard(question) for question in driver.questions] == [*asked, 512, *asked]
     assert len(driver.all(events.SpeechStarted)) == len(driver.all(events.SpeechStopped)) == 1
-    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 512 + 320 + FIRST_ASK_MS
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 512 + 320 + int(SemanticSettings().wait(CERTAIN))
 
 
 @pytest.mark.parametrize("eagerness", ["low", "auto", "high"])
@@ -142,7 +155,7 @@ def test_the_next_pause_is_judged_again_after_a_failure() -> None:
     answers = iter([None, 0.99])
     driver = semantic(lambda question: next(answers), "high")
     driver.say(speech(640), silence(416), speech(320), silence(800))
-    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 416 + 320 + FIRST_ASK_MS
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 416 + 320 + CERTAIN_HIGH_MS
 
 
 def test_what_comes_while_the_model_thinks_waits_for_its_answer() -> None:
@@ -151,13 +164,13 @@ def test_what_comes_while_the_model_thinks_waits_for_its_answer() -> None:
     driver.say(speech(640), silence(320), speech(320))
     driver.do(TurnJudged(driver.questions[0].question, 0.99))
     (stopped,) = driver.all(events.SpeechStopped)
-    assert stopped.audio_end_ms == 640 + FIRST_ASK_MS
-    assert [event.audio_start_ms for event in driver.all(events.SpeechStarted)] == [0, 640 + FIRST_ASK_MS]
+    assert stopped.audio_end_ms == 640 + CERTAIN_HIGH_MS
+    assert [event.audio_start_ms for event in driver.all(events.SpeechStarted)] == [0, 640 + CERTAIN_HIGH_MS]
 
 
 def test_what_was_prepared_in_secret_is_released_when_the_model_says_so() -> None:
     driver = semantic(lambda question: LATE, "high", speculate=True)
-    driver.say(speech(640), silence(FIRST_ASK_MS + FRAME_MS))
+    driver.say(speech(640), silence(CERTAIN_HIGH_MS + FRAME_MS))
     driver.transcribe("What time is it?")
     request_id = driver.pending(Converse)[0]
     driver.write("It is")
@@ -204,7 +217,7 @@ def test_another_eagerness_in_a_pause_keeps_what_the_model_has_said() -> None:
     answers = iter([0.02, 0.02, 0.02, 0.98])
     driver = semantic(lambda question: next(answers), "low")
     driver.say(speech(640), silence(480))
-    driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}}})
+    driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "auto"}}}})
     driver.say(silence(200))
     assert len(driver.questions) == 4
     assert not driver.all(events.SpeechStopped)
