@@ -1,8 +1,9 @@
 """The clients of ``duologue bench gateway``: many sessions in a process of their own, as cheap as they can be.
 
-``python -m duologue.realtime.bench.gateway_caller URL`` takes one command a line on standard input and answers each
-with a line. Frames are encoded once for all sessions, and of what comes back only the stamps are read. Of an unfinished
-frame the client keeps the bytes; there is no queue, task or timer per session.
+``python -m duologue.realtime.bench.gateway_caller URL [N OF]`` takes one command a line on standard input and answers
+each with a line; ``N OF``: it is the N-th, from 0, of so many such processes. Frames are encoded once for all sessions,
+and of what comes back only the stamps are read. Of an unfinished frame the client keeps the bytes; there is no queue,
+task or timer per session.
 
 The masking key of every frame is zero, so that one encoding serves all; the server unmasks all the same.
 """
@@ -17,6 +18,7 @@ import time
 from array import array
 from binascii import a2b_base64
 from collections import deque
+from itertools import count
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -188,7 +190,7 @@ class Session(asyncio.Protocol):
 class Callers:
     """All sessions of this process, and the clock that sends for them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, process: int, processes: int) -> None:
         self._url = url
         self._echo = url.endswith("/echo")
         self._frames = [append_frame(chunk) for chunk in loop()]
@@ -197,7 +199,8 @@ class Callers:
         self._leaving: set[Session] = set()
         self._queue: list[tuple[float, int, Session]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._number = 0
+        self._numbers = count(process + 1, processes)
+        """Of the sessions that begin to send; each has its own, whichever process it is in."""
         self.mark()
 
     def mark(self) -> None:
@@ -260,9 +263,9 @@ class Callers:
         now = time.monotonic()
         for session in self._sessions:
             if session not in sending:
-                self._number += 1
-                begin = now + CHUNK_S + within_s * (self._number * GOLDEN % 1)
-                heapq.heappush(self._queue, (begin, self._number, session))
+                number = next(self._numbers)
+                begin = now + CHUNK_S + within_s * (number * GOLDEN % 1)
+                heapq.heappush(self._queue, (begin, number, session))
         self._wind()
 
     def _wind(self) -> None:
@@ -316,11 +319,11 @@ class Callers:
         )
 
 
-async def serve(url: str) -> None:
+async def serve(url: str, process: int = 0, processes: int = 1) -> None:
     """Take commands from standard input until it ends."""
     reader = asyncio.StreamReader(limit=2**26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    callers = Callers(url)
+    callers = Callers(url, process, processes)
     async for line in reader:
         reply = await callers.take(msgspec.json.decode(line, type=Command))
         sys.stdout.buffer.write(msgspec.json.encode(reply) + b"\n")
@@ -332,7 +335,7 @@ def main() -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(sys.argv[1]))
+        runner.run(serve(sys.argv[1], *map(int, sys.argv[2:])))
 
 
 if __name__ == "__main__":

@@ -312,17 +312,19 @@ def _load(sessions: int, before: Usage, after: Usage, replies: Sequence[Reply]) 
 async def _fleet(url: str, options: GatewayOptions) -> AsyncIterator[Fleet]:
     """Start the client processes; stop them by closing their input."""
     async with AsyncExitStack() as stack:
-        processes = [await stack.enter_async_context(_caller(url, options)) for _ in range(options.clients)]
+        processes = [await stack.enter_async_context(_caller(url, options, n)) for n in range(options.clients)]
         yield Fleet(processes)
 
 
 @asynccontextmanager
-async def _caller(url: str, options: GatewayOptions) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _caller(url: str, options: GatewayOptions, number: int) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         on_cores(options.client_cores, CALLER),
         url,
+        str(number),
+        str(options.clients),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=2**28,
