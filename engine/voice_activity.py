@@ -27,8 +27,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,7 +54,7 @@ Frame = NDArray[np.float32] | bytes
 """One frame that waits: its samples, or the PCM16 window that its stream's converter makes them of."""
 
 
-class VoiceFrame(NamedTuple):
+class VoiceFrame(msgspec.Struct, frozen=True, gc=False):
     """What is known of one frame."""
 
     probability: float

@@ -30,7 +30,7 @@ _MAX_REASON_BYTES = 123
 
 
 class WebSocketTransport:
-    """The session's transport (:class:`duologue.sessions.actor.Transport`) over an accepted WebSocket.
+    """The session's transport (:class:`duologue.sessions.interfaces.Transport`) over an accepted WebSocket.
 
     One reader and one writer at a time. ``send`` waits while the peer is slow to read: the transport holds at most one
     frame beyond the socket's own buffers.
@@ -63,12 +63,12 @@ class WebSocketTransport:
         return self.counted(_binary_refused() if text is None else self.dialect.decode(text))
 
     def deliver_to(self, inlet: Inlet | None) -> None:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        """See :class:`~duologue.sessions.interfaces.DirectTransport`."""
         if self._direct is not None:
             self._direct.deliver_to(None if inlet is None else _Decoding(self, inlet))
 
     def send_now(self, events: Sequence[ServerEvent]) -> bool:
-        """See :class:`~duologue.sessions.actor.DirectTransport`."""
+        """See :class:`~duologue.sessions.interfaces.DirectTransport`."""
         if self._direct is None or self._gone or self._closed or not self._direct.may_write():
             return False
         encode = self.dialect.encode

@@ -99,7 +99,7 @@ class _Call:
                 if self._stream is None or self._stream[0] != stream:
                     self._stream = stream, self.voice_activity(sample_rate)
                 for frame in self._stream[1].feed(pcm):
-                    self.do(VoiceActivity(stream, *frame))
+                    self.do(VoiceActivity(stream, frame.probability, frame.quiet_ms))
             case AskTurnModel(question=question, pcm=pcm, sample_rate=sample_rate):
                 self.due.append((self.now + self.answer_s, TurnJudged(question, self.judge(pcm, sample_rate))))
 
