@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -103,8 +103,12 @@ class Sideband:
             await self._transport.send(batch)
 
 
+def _not_now(events: Sequence[ServerEvent]) -> bool:
+    return False
+
+
 class SharedTransport:
-    """A session's transport that sidebands can join. Without any it costs a look at a flag per event."""
+    """A session's transport that sidebands can join. Until one does, what is sent at once goes past it."""
 
     def __init__(self, own: Transport, bounds: QueueBounds = QueueBounds()) -> None:
         self._own = own
@@ -113,6 +117,10 @@ class SharedTransport:
         self._mark = secrets.token_hex(8)
         self._joined = 0
         self._sidebands: dict[int, Sideband] = {}
+        self.send_now: Callable[[Sequence[ServerEvent]], bool] = (
+            _not_now if self._direct is None else self._direct.send_now
+        )
+        """The short way out, as :class:`DirectTransport` has it."""
 
     # -- as the session sees it ----------------------------------------------------------------------------------------
 
@@ -131,14 +139,11 @@ class SharedTransport:
         self.end(code, reason)
         await self._own.close(code, reason)
 
-    # -- the short way (DirectTransport), while nobody has joined ------------------------------------------------------
+    # -- the short way in, while nobody has joined ---------------------------------------------------------------------
 
     def deliver_to(self, inlet: Inlet | None) -> None:
         if self._direct is not None and not (self._joined and inlet is not None):
             self._direct.deliver_to(inlet)
-
-    def send_now(self, events: Sequence[ServerEvent]) -> bool:
-        return self._direct is not None and not self._joined and self._direct.send_now(events)
 
     # -- sidebands -----------------------------------------------------------------------------------------------------
 
@@ -155,6 +160,7 @@ class SharedTransport:
         if len(self._sidebands) >= MAX_SIDEBANDS:
             raise ProtocolError("duologue.capacity", f"The session has {MAX_SIDEBANDS} sidebands already.", "call_id")
         self._joined += 1
+        self.send_now = _not_now
         self.deliver_to(None)
         number, sideband = self._joined, Sideband(transport, self._bounds)
         self._sidebands[number] = sideband

@@ -82,14 +82,15 @@ class Mailbox:
         self._on_event = on_event
         self._limit = limit
         self.events: deque[Input] = deque()
-        self._waiting = 0
+        """Whoever takes something out lets others in then (:meth:`let_in`)."""
+        self.waiting = 0
         """How many wait to put something in."""
         self._room: asyncio.Event | None = None
         """Set once there is room again; there only while somebody waits for that."""
 
     def ready(self) -> bool:
         """Whether the next event can be taken now, and does not overtake one that waits."""
-        return not self._waiting and len(self.events) < self._limit
+        return not self.waiting and len(self.events) < self._limit
 
     def post(self, event: Input) -> None:
         """Put an event in, whether there is room or not."""
@@ -101,11 +102,11 @@ class Mailbox:
     async def put(self, event: Input) -> None:
         """Put an event in as soon as there is room."""
         if self.full():
-            self._waiting += 1
+            self.waiting += 1
             try:
                 await self._wait_for_room()
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
         self.post(event)
 
     async def _wait_for_room(self) -> None:
@@ -117,13 +118,11 @@ class Mailbox:
     def full(self) -> bool:
         return len(self.events) >= self._limit
 
-    def pop(self) -> Input:
-        """The next event. Raises ``IndexError`` if there is none."""
-        event = self.events.popleft()
+    def let_in(self) -> None:
+        """Something has been taken out: those who wait may put theirs in."""
         if self._room is not None and len(self.events) < self._limit:
             self._room.set()
             self._room = None
-        return event
 
 
 class _SessionOver(Exception):
@@ -328,12 +327,15 @@ class SessionActor:
             return
         self._idle = False
         mailbox, machine = self._mailbox, self._machine
+        events = mailbox.events
         try:
             while True:
-                while mailbox.events and not self._unfed and not self._yielding:
+                while events and not self._unfed and not self._yielding:
                     now = self._clock()
-                    if effects := machine.handle(mailbox.pop(), now):
+                    if effects := machine.handle(events.popleft(), now):
                         self._perform(effects, now)
+                if mailbox.waiting:
+                    mailbox.let_in()
                 if not (self._outbox.slots and self._write_now()):
                     break
             if machine.deadline != self._timer_at:

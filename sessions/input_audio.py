@@ -36,7 +36,9 @@ class InputTimeline:
     def __init__(self, encoding: Encoding) -> None:
         self._decoder = WireDecoder(encoding)
         self._encoding = encoding
-        self._ticks = ticks_per_sample(self._decoder.sample_rate)
+        self.sample_rate = self._decoder.sample_rate
+        """In hertz: that of the wire."""
+        self._ticks = ticks_per_sample(self.sample_rate)
         self._pcm = HeldSound()
         self._suppressor: NoiseSuppressor | None = None
         self._came = bytearray()
@@ -47,10 +49,6 @@ class InputTimeline:
         """First tick and length of the silence put in for gaps, while it is held."""
         self._gap_ticks = 0
         """Of such silence that is not held any more."""
-
-    @property
-    def sample_rate(self) -> int:
-        return self._decoder.sample_rate
 
     @property
     def start(self) -> int:
@@ -148,7 +146,8 @@ class InputTimeline:
             return False
         before = self.sample_rate
         self._encoding, self._decoder = encoding, WireDecoder(encoding)
-        self._ticks = ticks_per_sample(self._decoder.sample_rate)
+        self.sample_rate = self._decoder.sample_rate
+        self._ticks = ticks_per_sample(self.sample_rate)
         if self.sample_rate == before:
             return False
         self._suppressor = None

@@ -99,6 +99,8 @@ class Outbox:
 
     def peek(self) -> Sequence[Outgoing]:
         """Everything up to and including the next sound: little enough that an interruption still finds the rest."""
+        if len(self.slots) == 1 and self.slots[0].pieces is None:  # nearly always
+            return (self.slots[0],)
         count = 0
         for slot in self.slots:
             count += 1

@@ -23,6 +23,12 @@ def idle_box() -> Mailbox:
     return Mailbox(lambda: None, LIMIT)
 
 
+def take_out(box: Mailbox) -> Any:
+    event = box.events.popleft()
+    box.let_in()
+    return event
+
+
 async def settle() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
@@ -42,13 +48,13 @@ async def full_box_and_one_waiting() -> tuple[Mailbox, asyncio.Task[None]]:
 
 async def test_whoever_waits_goes_first_when_there_is_room() -> None:
     box, waiting = await full_box_and_one_waiting()
-    box.pop()
+    take_out(box)
     assert not box.full()
     assert not box.ready(), "it would overtake the one that waits"
     await settle()
     assert waiting.done()
     assert [waits.pcm[0] for waits in box.events] == [1, 2, 3]  # type: ignore[union-attr]
-    box.pop()
+    take_out(box)
     assert box.ready()
 
 
@@ -57,7 +63,7 @@ async def test_who_stops_waiting_holds_nobody_up() -> None:
     waiting.cancel()
     await settle()
     assert not box.ready()
-    box.pop()
+    take_out(box)
     assert box.ready()
 
 
@@ -71,7 +77,7 @@ async def order_of(steps: list[Literal["come", "pop", "turn"]]) -> tuple[list[in
             await box.put(event(await queue.get()))
 
     def pop() -> None:
-        held: Any = box.pop()
+        held: Any = take_out(box)
         out.append(held.pcm[0])
 
     reader = asyncio.create_task(read())
