@@ -41,7 +41,9 @@ WORDS: Final = ((3, 6), (8, 18), (14, 36))
 any punctuation. The first is to be spoken soon, the others each while the one before it sounds."""
 GROWTH: Final = 2.5
 """A clause is cut after so many times the words before it, if not sooner: a word is written in less than half the time
-that it takes to be said, even where eight answers share two cores."""
+that it takes to be said, even where eight answers share two cores.
+
+Words are counted as they are said, and about as they are written, token by token: "1.6-meter-tall" is four."""
 CHARACTERS: Final = 10
 """A clause is also cut after so many characters for each word that it may have: a word may have no end
 ("old-old-old-old"). Addresses are left whole."""
@@ -64,6 +66,7 @@ _LEADS_ON: Final = frozenset(
     )
 )
 """Words that begin a phrase: a cut before one of these is heard least."""
+_SAID: Final = re.compile(r"[^\W\d_]+(?:['’.][^\W\d_]+)*|\d")
 _DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
 _PART_OF_WORD: Final = re.compile(r"\w[^\w'’]+")
 _OPEN_LINK: Final = re.compile(r"\]\([^)]*$")
@@ -114,7 +117,7 @@ class ClauseSplitter:
         self._text = self._text[at:]
         self._start += at
         self._seen = self._words = self._word_start = 0
-        said = sum(any(character.isalnum() for character in word) for word in clause.text.split())
+        said = _said(clause.text)
         self._said += said
         self._cuts += said > 0
         self._longest = max(WORDS[0][1], min(self._limits[1], int(GROWTH * self._said)))
@@ -125,8 +128,10 @@ class ClauseSplitter:
         if at >= LONGEST_CHARACTERS or (at >= CHARACTERS * self._longest and not self._inside_address(at)):
             return Ending.OPEN
         if not self._text[at].isspace() and (at == 0 or self._text[at - 1].isspace()):
-            before = self._text[:at]
-            ending = self._ending_at_word(before, self._text[at]) if before.strip() else None
+            before, ending = self._text[:at], None
+            if before.strip():
+                self._words += max(0, _said(before[self._word_start :]) - 1)
+                ending = self._ending_at_word(before, self._text[at])
             if ending is None:
                 self._words += 1
                 self._word_start = at
@@ -169,6 +174,11 @@ class ClauseSplitter:
     @property
     def _shortest(self) -> int:
         return min(self._limits[0], self._longest // 2)
+
+
+def _said(text: str) -> int:
+    """Words as they are said."""
+    return len(_SAID.findall(text))
 
 
 def _inside_link(written: str) -> bool:

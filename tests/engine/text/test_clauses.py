@@ -67,7 +67,8 @@ def test_the_first_clause_is_short(text, first):
 def test_later_clauses_are_sentences():
     assert texts("That is a thing I can easily tell you about. " + STORY)[2:] == [
         "The capital of France is Paris, and it is known for the Eiffel Tower.",
-        "Dr. Smith went there on July 4, 2024, with 3.14 km of rope, e.g. the blue one.",
+        "Dr. Smith went there on July 4, 2024, with 3.14 km of rope,",
+        "e.g. the blue one.",
         "What then?",
         'He said: "Wait!"',
         "I don't know...",
@@ -138,6 +139,18 @@ def test_a_short_clause_is_followed_by_one_that_is_soon_written():
 def test_no_clause_is_more_than_so_many_times_as_long_as_all_before_it(text):
     words = [len(clause.text.split()) for clause in split(text)]
     assert all(count <= max(6, GROWTH * sum(words[:i])) + 1 for i, count in enumerate(words))
+
+
+def test_what_is_written_slowly_is_a_short_clause():
+    """Numbers and compounds are many tokens: a whole sentence of them takes longer to write than what came before
+    takes to be said."""
+    text = "The best present would be custom-made, 3D-printed, 1.6-meter-tall, 1.8-meter-wide, 2-meter-long and blue."
+    assert texts(text) == [
+        "The best present",
+        "would be custom-made,",
+        "3D-printed, 1.6-meter-tall, 1.8-meter-wide,",
+        "2-meter-long and blue.",
+    ]
 
 
 def test_a_date_is_not_cut_at_its_comma():
