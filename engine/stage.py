@@ -64,6 +64,10 @@ class StageContext(Protocol):
         """
 
     @property
+    def left_s(self) -> float:
+        """Seconds that are left to be heard of what :meth:`made` has told of; 0 before the first of it."""
+
+    @property
     def outranked(self) -> bool:
         """True while a more urgent request waits for this one's place; checked between steps of a long piece."""
 

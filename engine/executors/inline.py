@@ -389,6 +389,11 @@ class Lane:
         self.urgency.made(seconds, time.monotonic())
 
     @property
+    def left_s(self) -> float:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self.urgency.left_s(time.monotonic())
+
+    @property
     def outranked(self) -> bool:
         """See :class:`~duologue.engine.stage.StageContext`."""
         return self._replica.outranked(self)

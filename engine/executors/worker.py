@@ -71,6 +71,11 @@ class PackingContext:
         self._context.made(seconds)
 
     @property
+    def left_s(self) -> float:
+        """See :class:`~duologue.engine.stage.StageContext`."""
+        return self._context.left_s
+
+    @property
     def outranked(self) -> bool:
         """See :class:`~duologue.engine.stage.StageContext`."""
         return self._context.outranked

@@ -2,7 +2,8 @@
 
 The first clause should be spoken as soon as possible, so it is short; later ones are whole sentences where those are
 not too long, because a voice model phrases a whole sentence best. Every character of the text belongs to exactly one
-clause, and where the cuts fall does not depend on how the text arrived.
+clause, and where the cuts fall does not depend on how the text arrived, unless somebody is in a :meth:`hurry
+<ClauseSplitter.hurry>`.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ CHARACTERS: Final = 10
 LONGEST_CHARACTERS: Final = 280
 """Characters of a clause, whatever they are."""
 
+HURRIED: Final = 3
+"""Fewest words of a clause that is cut because its end cannot be waited for."""
+
 _CLOSERS: Final = "\"'”’)]}*_`~"
 _SENTENCE_END: Final = re.compile(rf"[.!?…。！？][{re.escape(_CLOSERS)}]*$")
 _CLAUSE_END: Final = re.compile(rf"(?:[,;:—–]|--)[{re.escape(_CLOSERS)}]*$|(?:^|\s)-$")
@@ -68,6 +72,7 @@ _LEADS_ON: Final = frozenset(
 """Words that begin a phrase: a cut before one of these is heard least."""
 _SAID: Final = re.compile(r"[^\W\d_]+(?:['’.][^\W\d_]+)*|\d")
 _DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
+_LAST_WORD: Final = re.compile(r"\S+\s*$")
 _PART_OF_WORD: Final = re.compile(r"\w[^\w'’]+")
 _OPEN_LINK: Final = re.compile(r"\]\([^)]*$")
 
@@ -98,6 +103,19 @@ class ClauseSplitter:
                 continue
             clauses.append(self._cut(self._place_of_cut(ending), ending))
         return clauses
+
+    def hurry(self) -> list[Clause]:
+        """As much of the clause in hand as can be spoken now, for a listener who would otherwise hear nothing more: its
+        whole words, less those that lead on to the next. Nothing where those are few, or within an amount or a link.
+        """
+        at = self._word_start
+        while (word := _LAST_WORD.search(self._text[:at])) and word[0].strip().lower() in _LEADS_ON:
+            at = word.start()
+        written = self._text[:at].rstrip()
+        amount = _DIGIT_AROUND.search(written) or self._text[at : at + 1].isdigit()
+        if _said(written) < HURRIED or amount or _inside_link(written):
+            return []
+        return [self._cut(at, Ending.CLAUSE if _CLAUSE_END.search(written) else Ending.OPEN)]
 
     def finish(self) -> list[Clause]:
         """The text is complete: what is left of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ class _Kept:
     def __init__(self, request: EngineRequest, then: Callable[[Any], None] = lambda piece: None) -> None:
         self.request, self.then, self.pieces, self.aborted = request, then, [], False
         self.outranked = False
+        self.left_s = math.inf
 
     def emit(self, piece: Any) -> bool:
         self.pieces.append(piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ class Recorder:
         self.pieces: list[Any] = []
         self.aborted = self.outranked = False
         self.made_s = 0.0
+        self.left_s = math.inf
         self._then = then
 
     def emit(self, piece: Any) -> bool:

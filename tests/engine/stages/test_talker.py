@@ -1,12 +1,14 @@
 import itertools
+import math
 import random
+import re
 
 import numpy as np
 import pytest
 
 from duologue.codecs.harmonic_noise import HOP, HarmonicNoiseSynthesiser
 from duologue.codecs.levels import dbfs, first_audible_sample, last_audible_sample
-from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Speak, TextDelta
+from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Converse, Speak, TextDelta
 from duologue.engine.stage import StageFinish
 from duologue.engine.stages.codec import HarmonicNoiseCodec
 from duologue.engine.stages.hibari import PhonemeWord, align_words, in_runs
@@ -218,6 +220,23 @@ def test_a_reply_over_its_budget_ends_as_length_with_all_sound_made_so_far(run_s
     assert np.array_equal(cut[0].frames.f0, whole[0].frames.f0)
     sound = run_stage(HarmonicNoiseCodec(), Speak(text="", seed=1), cut[:1])
     assert sum(len(d.pcm) for d in sound) // 2 == pytest.approx(len(cut[0].frames) * HOP, abs=0.1 * OUTPUT_SAMPLE_RATE)
+
+
+@pytest.mark.models
+def test_the_end_of_a_clause_is_not_waited_for_by_who_has_heard_everything(talker, recorder):
+    said = "Yes, that is so. People say it in the old town every other day."
+    text = said + " When sunlight reaches our air it comes down by"
+    spoken = []
+    for left_s in (math.inf, 0.0):
+        context = recorder(Converse(messages=()))
+        context.left_s = left_s
+        state = talker.start(context.request)
+        for word in re.findall(r"\S+\s*", text):
+            talker.process(state, TextDelta(text=word), context)
+        spoken.append(context.pieces[-1].words[-1].text_end)
+    patient, hurried = spoken
+    assert text[:patient].strip() == said
+    assert text[:hurried].strip().endswith("When sunlight reaches our air it")
 
 
 @pytest.mark.models

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,6 +153,45 @@ def test_what_is_written_slowly_is_a_short_clause():
         "3D-printed, 1.6-meter-tall, 1.8-meter-wide,",
         "2-meter-long and blue.",
     ]
+
+
+def hurried(text: str) -> list[str]:
+    """What is cut of a text that has come so far, once its whole clauses are gone."""
+    splitter = ClauseSplitter()
+    splitter.push(text)
+    return [clause.text.strip() for clause in splitter.hurry()]
+
+
+BEGINNING = "That is a thing I can easily tell you about, I think, and you will like it. "
+
+
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("When the sun is bright on the sea and the", ["When the sun is bright on the sea"]),
+        ("When sunlight comes, it is bent by tin", ["When sunlight comes, it is bent"]),
+        ("When the light comes, it", ["When the light comes,"]),
+        ("It is", []),
+        ("The sea is", []),
+        ("There are as many as 5 kil", []),
+        ("There are very many, 500", []),
+        ("Read [all of it, and more](https://a", []),
+    ],
+)
+def test_who_cannot_wait_gets_the_whole_words_that_lead_on_to_nothing(written, spoken):
+    assert hurried(BEGINNING + written) == spoken
+
+
+@given(TEXT, st.sets(st.integers(0, 40)))
+def test_no_character_is_lost_or_doubled_in_a_hurry(text, hurries):
+    splitter, clauses = ClauseSplitter(), []
+    for index, word in enumerate(re.findall(r"\s*\S+|\s+", text)):
+        clauses += splitter.push(word)
+        if index in hurries:
+            clauses += splitter.hurry()
+    clauses += splitter.finish()
+    assert "".join(clause.text for clause in clauses) == text
+    assert all(clause.text == text[clause.start :][: len(clause.text)] for clause in clauses)
 
 
 def test_a_date_is_not_cut_at_its_comma():
