@@ -39,6 +39,8 @@ class _Talk:
     speed: float = 1.0
     spoken_s: float = 0.0
     over: bool = False
+    may_hurry: bool = True
+    """Whether the sound may depend on how fast the text came."""
 
 
 class HibariTalker(Stage):
@@ -70,13 +72,14 @@ class HibariTalker(Stage):
         talk = _Talk()
         if isinstance(payload, Converse | Speak):
             talk.speed = min(max(payload.speed, _SPEEDS[0]), _SPEEDS[1])
+            talk.may_hurry = payload.seed is None
         return talk
 
     def process(self, state: _Talk, piece: TextDelta | Speak, context: StageContext) -> None:
         """Speak the clauses that the new text completes, and what there is of the next one if the listener has heard
-        nearly everything."""
+        nearly everything (but a request with a seed is the same each time)."""
         self._speak(state, state.splitter.push(piece.text), context)
-        if state.spoken_s and context.left_s < HURRY_S:
+        if state.may_hurry and state.spoken_s and context.left_s < HURRY_S:
             self._speak(state, state.splitter.hurry(), context)
 
     def finish(self, state: _Talk, context: StageContext) -> None:
