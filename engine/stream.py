@@ -116,14 +116,21 @@ class Stream:
 
     def take(self) -> Delta | None:
         """The next delta if there is one; None: not yet, or none after ``Finished``."""
-        if self._pending:
-            return self._take()
-        if self._finished is None or self._exhausted:
-            return None
-        self._exhausted = True
-        if not self._aborted:
-            self._owner.read_out()
-        return self._finished
+        if not self._pending:
+            if self._finished is None or self._exhausted:
+                return None
+            self._exhausted = True
+            if not self._aborted:
+                self._owner.read_out()
+            return self._finished
+        cell = self._pending.popleft()
+        if cell.edge.accepted is None:
+            cell.edge.accepted = time.monotonic()
+        self._bytes -= cell.size
+        if self._full and self._bytes <= self._limit // 2:
+            self._full = False
+            self._owner.room()
+        return cell.joined()
 
     @property
     def readable(self) -> bool:
@@ -185,10 +192,14 @@ class Stream:
         """Add a delta that came over ``edge``. Ignored after the end."""
         if self._finished is not None:
             return
-        size = _size(delta)
+        kind, size = _measured(delta)
         self._bytes += size
-        self._full = self._full or self._bytes > self._limit
-        self._cell(_kind(delta)).add(delta, size, edge)
+        if self._bytes > self._limit:
+            self._full = True
+        if self._pending and (cell := self._cell(kind)) is not None:
+            cell.add(delta, size, edge)
+        else:
+            self._pending.append(_Merged(kind, delta, size, edge))
         self._wake()
 
     def count(self, usage: Usage) -> None:
@@ -210,45 +221,28 @@ class Stream:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _cell(self, kind: _Kind) -> _Merged:
-        """The pending delta that one of this kind may join, or a new one at the end."""
-        if self._pending and self._pending[-1].kind == kind:
+    def _cell(self, kind: _Kind) -> _Merged | None:
+        """The pending delta that one of this kind may join."""
+        if self._pending[-1].kind == kind:
             return self._pending[-1]
         if kind is not AudioDelta:
             for cell in self._pending:
                 if cell.kind == kind:
                     return cell
-        cell = _Merged(kind)
-        self._pending.append(cell)
-        return cell
-
-    def _take(self) -> OutputDelta:
-        cell = self._pending.popleft()
-        if cell.edge is not None and cell.edge.accepted is None:
-            cell.edge.accepted = time.monotonic()
-        self._bytes -= cell.size
-        if self._full and self._bytes <= self._limit // 2:
-            self._full = False
-            self._owner.room()
-        return cell.joined()
+        return None
 
 
 _Kind = type[OutputDelta] | tuple[type[ToolCallDelta], str]
 """What may be joined: deltas of one type, and of tool calls those of one call."""
 
 
-def _kind(delta: OutputDelta) -> _Kind:
-    return (ToolCallDelta, delta.call_id) if type(delta) is ToolCallDelta else type(delta)
-
-
-def _size(delta: OutputDelta) -> int:
-    match delta:
-        case AudioDelta(pcm=pcm):
-            return len(pcm)
-        case ToolCallDelta(arguments=arguments):
-            return len(arguments)
-        case _:
-            return len(delta.text)
+def _measured(delta: OutputDelta) -> tuple[_Kind, int]:
+    """Its kind and size."""
+    if isinstance(delta, AudioDelta):
+        return AudioDelta, len(delta.pcm)
+    if isinstance(delta, ToolCallDelta):
+        return (ToolCallDelta, delta.call_id), len(delta.arguments)
+    return type(delta), len(delta.text)
 
 
 class _Merged:
@@ -256,11 +250,11 @@ class _Merged:
 
     __slots__ = ("_parts", "edge", "kind", "size")
 
-    def __init__(self, kind: _Kind) -> None:
+    def __init__(self, kind: _Kind, first: OutputDelta, size: int, edge: EdgeTrace) -> None:
         self.kind = kind
-        self.size = 0
-        self.edge: EdgeTrace | None = None
-        self._parts: list[Any] = []
+        self.size = size
+        self.edge = edge
+        self._parts: list[Any] = [first]
 
     def add(self, delta: OutputDelta, size: int, edge: EdgeTrace) -> None:
         self._parts.append(delta)
