@@ -175,11 +175,13 @@ def _convolution(
         taps = range(first - position + 1, last - position + 2)
         matrix = np.concatenate([weight[:, :, tap].T for tap in taps])
         name = f"{layer}.{position}"
-        part = _columns(graph, source, first * channels, (last + 1) * channels, f"part{name}")
+        part = source
+        if last + 1 - first < positions:
+            part = _columns(graph, source, first * channels, (last + 1) * channels, f"part{name}")
         constant = graph.constant(f"taps{layer}.{taps.start}-{taps.stop}", matrix)
         graph.node("Gemm", (part, constant, bias), f"sum{name}")
         made.append(graph.node("Relu", (f"sum{name}",), f"layer{name}"))
-    return graph.node("Concat", made, f"layer{layer}", axis=1), len(made)
+    return made[0] if len(made) == 1 else graph.node("Concat", made, f"layer{layer}", axis=1), len(made)
 
 
 def _decoder(graph: GraphWriter, weights: Weights, source: str) -> None:
