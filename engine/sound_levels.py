@@ -41,7 +41,8 @@ class SoundLevels:
     def __init__(self, slots: int, frame: int, sample_rate: int) -> None:
         """``frame``: samples of a frame at ``sample_rate`` hertz."""
         self._window = round(WINDOW_S * sample_rate / frame)
-        self._levels = np.zeros((slots, self._window), np.float32)
+        self._recent = np.full((slots, self._window), np.nan, np.float32)
+        """Powers of the last frames; NaN: not that many have been seen."""
         self._seen = np.zeros(slots, np.int64)
         self._quiet_ms = np.zeros(slots, np.int64)
         part = frame // PARTS
@@ -56,6 +57,7 @@ class SoundLevels:
     def reset(self, slot: int) -> None:
         """A new stream begins in that row."""
         self._seen[slot] = self._quiet_ms[slot] = 0
+        self._recent[slot] = np.nan
 
     def powers(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
         """Power of the parts of each of ``frames [batch, frame]`` above the high-pass, ``[batch, parts]``.
@@ -82,22 +84,29 @@ class SoundLevels:
         """
         rows = np.asarray(slots, np.intp)
         # The reductions by their ufuncs: what np.mean and the like do around them takes longer than a small batch.
-        levels = 10 * np.log10(np.add.reduce(powers, axis=1) / PARTS)
-        seen = self._seen[rows]
-        new = seen == 0
-        if np.logical_or.reduce(new):  # nothing is known of before: as if it had been like this
-            self._levels[rows[new]] = levels[new, None]
-        self._levels[rows, seen % self._window] = levels
+        seen = self._seen.take(rows)
+        self._recent[rows, seen % self._window] = np.add.reduce(powers, axis=1) / PARTS
         seen += 1
         self._seen[rows] = seen
-        recent = self._levels[rows]
-        loudest, quietest = np.maximum.reduce(recent, axis=1), np.minimum.reduce(recent, axis=1)
-        steady = (loudest - quietest < RANGE_DB) & (seen >= self._window)
-        heard_from = np.maximum(np.maximum(quietest + ABOVE_NOISE_DB, loudest - BELOW_PEAK_DB), AUDIBLE_DBFS)
-        heard = powers >= (10 ** (heard_from / 10))[:, None]
-        since = heard[:, ::-1].argmax(axis=1)
-        nothing = self._quiet_ms[rows] + PARTS * self._part_ms
-        quiet = np.where(np.logical_or.reduce(heard, axis=1), since * self._part_ms, nothing)
-        quiet = np.minimum(quiet, LONGEST_QUIET_MS)
-        self._quiet_ms[rows] = quiet
-        return np.asarray(steady), quiet
+        recent = self._recent.take(rows, axis=0)
+        loudest, quietest = np.fmax.reduce(recent, axis=1), np.fmin.reduce(recent, axis=1)
+        steady = (loudest < quietest * _RANGE) & (seen >= self._window)
+        heard_from = np.maximum(np.maximum(quietest * _ABOVE_NOISE, loudest * _BELOW_PEAK), _AUDIBLE)
+        quiet_ms = self._quiet_ms.take(rows)
+        for soft in (powers < heard_from[:, None]).T:
+            quiet_ms += self._part_ms
+            quiet_ms *= soft
+        np.minimum(quiet_ms, LONGEST_QUIET_MS, out=quiet_ms)
+        self._quiet_ms[rows] = quiet_ms
+        return steady, quiet_ms
+
+
+def _ratio(decibels: float) -> np.float32:
+    """Of powers that lie so far apart."""
+    return np.float32(10 ** (decibels / 10))
+
+
+_RANGE: Final = _ratio(RANGE_DB)
+_ABOVE_NOISE: Final = _ratio(ABOVE_NOISE_DB)
+_BELOW_PEAK: Final = _ratio(-BELOW_PEAK_DB)
+_AUDIBLE: Final = _ratio(AUDIBLE_DBFS)
