@@ -31,8 +31,8 @@ PARTS: Final = 2
 _SILENCE: Final = 1e-10
 """Power of what is taken for silence: -100 dBFS."""
 LONGEST_QUIET_MS: Final = 60_000
-_ROWS: Final = 64
-"""Parts in one product: few enough that it stays on one thread."""
+_ROWS: Final = 32
+"""Frames in one product: few enough that it stays on one thread."""
 
 
 class SoundLevels:
@@ -66,13 +66,17 @@ class SoundLevels:
         without state, so that a frame's level depends on it alone. By Parseval's theorem that is the power of the
         windowed part less what it has in the lower bins: no transform.
         """
-        parts = frames.reshape(len(frames) * PARTS, -1)
-        power = np.empty(len(parts), np.float32)
+        power = np.empty((len(frames), PARTS), np.float32)
+        # An array of parts need not be copied, whatever lies between the frames.
+        parts = frames.reshape(len(frames), PARTS, -1)
         for first in range(0, len(parts), _ROWS):
             high = parts[first : first + _ROWS] * self._window_function
-            high -= (high @ self._low) @ self._low.T
+            flat = high.reshape(-1, high.shape[-1])
+            flat -= (flat @ self._low) @ self._low.T
             np.vecdot(high, high, out=power[first : first + _ROWS])
-        return (power * self._scale + _SILENCE).reshape(-1, PARTS)
+        power *= self._scale
+        power += _SILENCE
+        return power
 
     def update(
         self, slots: Sequence[int] | NDArray[np.intp], powers: NDArray[np.float32]

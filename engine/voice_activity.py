@@ -203,9 +203,9 @@ class VoiceActivityService:
         assert self._model is not None
         slots = np.array([stream.slot for stream, _ in batch], np.intp)
         rows = self._input[: len(batch)]
-        rows[:, :CONTEXT] = self._context[slots]
+        rows[:, :CONTEXT] = self._context.take(slots, axis=0)
         _fill(rows[:, CONTEXT:], batch)
-        probabilities, self._state[:, slots] = self._model.step(rows, self._state[:, slots])
+        probabilities, self._state[:, slots] = self._model.step(rows, self._state.take(slots, axis=1))
         self._context[slots] = rows[:, -CONTEXT:]
         steady, quiet_ms = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
         return map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
