@@ -68,7 +68,8 @@ class SileroModel:
         self, frames: NDArray[np.float32], state: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """``frames [batch, 576]``, ``state [2, batch, 128]`` -> speech probabilities ``[batch]``, next state."""
-        output, next_state = self._session.run(None, {"input": frames, "state": state})
+        sums, differences = _folded(frames)
+        output, next_state = self._session.run(None, {"sums": sums, "differences": differences, "state": state})
         return output[:, 0], next_state
 
 
@@ -82,8 +83,8 @@ def _checked(path: Path) -> Weights:
 
 
 def batched_graph(weights: Weights) -> bytes:
-    """The model as an ONNX file: ``input [batch, 576]``, ``state [2, batch, 128]`` -> ``output [batch, 1]``,
-    ``stateN [2, batch, 128]``."""
+    """The model as an ONNX file: what :func:`_folded` makes of the frames, each ``[batch * windows, 128]``, and
+    ``state [2, batch, 128]`` -> ``output [batch, 1]``, ``stateN [2, batch, 128]``."""
     graph = GraphWriter()
     graph.constant("columns", _ints(1))
     sound = _spectra(graph, weights)
@@ -93,9 +94,28 @@ def batched_graph(weights: Weights) -> bytes:
     assert positions == 1
     _decoder(graph, weights, sound)
     return graph.model(
-        {"input": ("batch", CONTEXT + FRAME), "state": (2, "batch", STATE)},
+        {"sums": ("windows", _HOP), "differences": ("windows", _HOP), "state": (2, "batch", STATE)},
         {"output": ("batch", 1), "stateN": (2, "batch", STATE)},
     )
+
+
+def _folded(frames: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Sums and differences, ``[batch * windows, 128]`` each, of the samples 1 to 128 of every window, and of those that
+    lie as far behind its middle (255 back to 128).
+
+    Not part of the graph: onnxruntime takes several times as long to turn samples round.
+    """
+    if frames.shape[1] != CONTEXT + FRAME:
+        raise ValueError(f"frames of {frames.shape[1]} samples. Expected: {CONTEXT + FRAME}, the context among them")
+    by_window = (len(frames), _WINDOWS, _HOP)
+    before = frames[:, 1 : 1 + _WINDOWS * _HOP].reshape(by_window)
+    behind = np.empty(by_window, np.float32)
+    behind[:, :-1] = frames[:, _HOP : _WINDOWS * _HOP].reshape(len(frames), _WINDOWS - 1, _HOP)[:, :, ::-1]
+    # The last window ends in the padding, which is the sound before it backwards: backwards once more it is the sound.
+    behind[:, -1, :_PAD] = frames[:, -1 - _PAD : -1]
+    behind[:, -1, _PAD:] = frames[:, : _PAD - _HOP - 1 : -1]
+    sums, differences = before + behind, before - behind
+    return sums.reshape(-1, _HOP), differences.reshape(-1, _HOP)
 
 
 def _spectra(graph: GraphWriter, weights: Weights) -> str:
@@ -104,39 +124,15 @@ def _spectra(graph: GraphWriter, weights: Weights) -> str:
     A window is even or odd about its middle as its cosines and sines are: what lies as far before the middle as behind
     it is added for the real parts and subtracted for the imaginary ones, which halves the products.
     """
-    sums, differences = _folded(graph)
     cosines, sines = _folded_basis(weights["stft.forward_basis_buffer"][:, 0])
-    graph.node("MatMul", (sums, graph.constant("cosines", cosines)), "real")
-    graph.node("MatMul", (differences, graph.constant("sines", sines)), "imaginary")
+    graph.node("MatMul", ("sums", graph.constant("cosines", cosines)), "real")
+    graph.node("MatMul", ("differences", graph.constant("sines", sines)), "imaginary")
     graph.node("Mul", ("real", "real"), "real_square")
     graph.node("Mul", ("imaginary", "imaginary"), "imaginary_square")
     graph.node("Add", ("real_square", "imaginary_square"), "power")
     graph.node("Sqrt", ("power",), "magnitude")
     by_stream = graph.constant("by_stream", _ints(-1, _WINDOWS * (_WINDOW // 2 + 1)))
     return graph.node("Reshape", ("magnitude", by_stream), "magnitudes")
-
-
-def _folded(graph: GraphWriter) -> tuple[str, str]:
-    """Sums and differences, ``[batch * windows, 128]`` each, of the samples 1 to 128 of every window, and of those that
-    lie as far behind its middle (255 back to 128)."""
-    before = _columns(graph, "input", 1, 1 + _WINDOWS * _HOP, "before")
-    graph.constant("last", _ints(-1))
-    graph.constant("middle_of_first", _ints(_HOP - 1))
-    graph.constant("backwards", _ints(-1))
-    graph.node("Slice", ("input", "last", "middle_of_first", "columns", "backwards"), "reversed")
-    size = CONTEXT + FRAME - _HOP
-    behind = [
-        _columns(graph, "reversed", size - (n + 1) * _HOP, size - n * _HOP, f"behind{n}") for n in range(_WINDOWS - 1)
-    ]
-    # The last window ends in the padding, which is the sound before it backwards: backwards once more it is the sound.
-    behind.append(_columns(graph, "input", CONTEXT + FRAME - 1 - _PAD, CONTEXT + FRAME - 1, "behind_padding"))
-    behind.append(_columns(graph, "reversed", 0, _HOP - _PAD, f"behind{_WINDOWS - 1}"))
-    graph.node("Concat", behind, "behind", axis=1)
-    by_window = graph.constant("by_window", _ints(-1, _HOP))
-    graph.node("Reshape", (before, by_window), "windows_before")
-    graph.node("Reshape", ("behind", by_window), "windows_behind")
-    sums = graph.node("Add", ("windows_before", "windows_behind"), "sums")
-    return sums, graph.node("Sub", ("windows_before", "windows_behind"), "differences")
 
 
 def _folded_basis(basis: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

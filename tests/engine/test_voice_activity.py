@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from duologue.codecs.pcm import float_to_pcm16, pcm16_to_float
 from duologue.codecs.resample import resample
@@ -150,9 +149,7 @@ async def test_fc_040_real_speech_scores_high_because_the_context_goes_before_ea
     assert len(got) == len(speech) // FRAME
     assert np.mean(got > 0.5) > 0.85
     assert got.max() > 0.99
-    with pytest.raises(
-        InvalidArgument, match="Expected: 576"
-    ):  # the packaged graph takes bare frames, and hears nothing
+    with pytest.raises(ValueError, match="Expected: 576"):  # the packaged graph takes bare frames, and hears nothing
         silero.step(speech[None, :FRAME], np.zeros((2, 1, STATE), np.float32))
     quiet = np.array(await probabilities(await service_of(silero), np.zeros(FRAME * 50, np.float32)))
     assert quiet.max() < 0.1
