@@ -245,9 +245,11 @@ class VoiceActivityStream:
         self.converter = None if sample_rate == SAMPLE_RATE else _converter(sample_rate)
         self._service = service
         self._on_frame = on_frame
-        self._pcm = [bytes(self.converter.lead * SAMPLE_BYTES if self.converter is not None else 0)]
-        """Input from the lead of the frame that is not complete yet, in pieces."""
-        self._pcm_bytes = len(self._pcm[0])
+        self._pcm = b""
+        """Input from the lead of the frame that is not complete yet."""
+        if self.converter is not None:
+            self._pcm = bytes(self.converter.lead * SAMPLE_BYTES)
+            self._window, self._step = self.converter.window * SAMPLE_BYTES, self.converter.step * SAMPLE_BYTES
         self._rest: NDArray[np.float32] | None = None
         self._filled = 0
         self.pending_frames = 0
@@ -275,28 +277,27 @@ class VoiceActivityStream:
                 frames.append(self._rest)
                 self._rest = None
                 self._filled = 0
-        self._submit(frames)
+        if frames:
+            self._submit(frames)
 
     def feed_pcm(self, pcm: bytes) -> None:
         """Add mono PCM16 at the stream's own rate, whole samples; otherwise like :meth:`feed`.
 
         A frame is complete once the filter's reach beyond it (2 to 4 ms) has come as well.
         """
-        converter = self.converter
-        if converter is None:
+        if self.converter is None:
             self.feed(pcm16_to_float(pcm))
             return
         self._check_open()
-        self._pcm.append(pcm)
-        self._pcm_bytes += len(pcm)
-        window, step = converter.window * SAMPLE_BYTES, converter.step * SAMPLE_BYTES
-        if self._pcm_bytes < window:
-            return
-        held = b"".join(self._pcm)
-        frames: list[Frame] = [held[first : first + window] for first in range(0, len(held) - window + 1, step)]
-        rest = held[len(frames) * step :]
-        self._pcm, self._pcm_bytes = [rest], len(rest)
-        self._submit(frames)
+        held = self._pcm + pcm
+        first, window = 0, self._window
+        frames: list[Frame] = []
+        while first + window <= len(held):
+            frames.append(held[first : first + window])
+            first += self._step
+        self._pcm = held[first:]
+        if frames:
+            self._submit(frames)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -305,9 +306,8 @@ class VoiceActivityStream:
             raise VoiceActivityError(f"{self.pending_frames} frames are pending; wait_below() says when to go on.")
 
     def _submit(self, frames: list[Frame]) -> None:
-        if frames:
-            self._service.submit(self, frames)
-            self.pending_frames += len(frames)
+        self._service.submit(self, frames)
+        self.pending_frames += len(frames)
 
     async def wait_below(self, limit: int) -> None:
         """Wait until fewer than ``limit`` (at least 1) frames are pending, or the stream is closed.
