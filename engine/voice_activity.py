@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -177,34 +177,33 @@ class VoiceActivityService:
     def _tick(self) -> None:
         """Take one frame of each stream that has any, and say what it holds."""
         self._timer, self._ticked_at = None, time.monotonic()
-        streams = list(self._waiting)[:MAX_ROWS]
-        if not streams:
+        waiting = list(self._waiting)
+        if not waiting:
             return  # all have left
-        batch = [(stream, stream.frames.popleft()) for stream in streams]
-        for stream in streams:
-            del self._waiting[stream]
+        streams = waiting[:MAX_ROWS]
+        frames = [stream.frames.popleft() for stream in streams]
         # Whoever has more goes behind those that have had none of this tick.
-        self._waiting.update((stream, None) for stream in streams if stream.frames)
+        self._waiting = dict.fromkeys(waiting[MAX_ROWS:] + [stream for stream in streams if stream.frames])
         lags = bool(self._waiting)
         try:
-            frames = self._step(batch)
+            heard = self._step(streams, frames)
         except Exception as error:
             logger.exception("Voice activity failed")
             self._failure = f"Voice activity failed: {error}"
             for stream in self._streams:
                 stream.wake()
             return
-        for stream, frame in zip(streams, frames, strict=True):
+        for stream, frame in zip(streams, heard, strict=True):
             stream.deliver(frame)
         if lags and self._timer is None and self._loop is not None:
             self._wind(0)
 
-    def _step(self, batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> Iterable[VoiceFrame]:
+    def _step(self, streams: Sequence[VoiceActivityStream], frames: Sequence[Frame]) -> Iterable[VoiceFrame]:
         assert self._model is not None
-        slots = np.array([stream.slot for stream, _ in batch], np.intp)
-        rows = self._input[: len(batch)]
+        slots = np.array([stream.slot for stream in streams], np.intp)
+        rows = self._input[: len(streams)]
         rows[:, :CONTEXT] = self._context.take(slots, axis=0)
-        _fill(rows[:, CONTEXT:], batch)
+        _fill(rows[:, CONTEXT:], streams, frames)
         probabilities, self._state[:, slots] = self._model.step(rows, self._state.take(slots, axis=1))
         self._context[slots] = rows[:, -CONTEXT:]
         steady, quiet_ms = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
@@ -216,21 +215,22 @@ def _converter(sample_rate: int) -> FrameResampler:
     return FrameResampler(sample_rate, SAMPLE_RATE, FRAME)
 
 
-def _fill(frames: NDArray[np.float32], batch: Sequence[tuple[VoiceActivityStream, Frame]]) -> None:
-    """Write the samples of a batch into ``frames [batch, 512]``, converting those of one rate together."""
-    windows: dict[FrameResampler, list[int]] = {}
-    for row, (stream, frame) in enumerate(batch):
+def _fill(rows: NDArray[np.float32], streams: Sequence[VoiceActivityStream], frames: Sequence[Frame]) -> None:
+    """Write the samples of ``frames``, one of each stream, into ``rows [batch, 512]``, converting those of one rate
+    together."""
+    windows: defaultdict[FrameResampler, list[int]] = defaultdict(list)
+    for row, frame in enumerate(frames):
         if isinstance(frame, bytes):
-            assert stream.converter is not None
-            windows.setdefault(stream.converter, []).append(row)
+            converter = streams[row].converter
+            assert converter is not None
+            windows[converter].append(row)
         else:
-            frames[row] = frame
-    for converter, rows in windows.items():
-        pcm: list[bytes] = [batch[row][1] for row in rows]  # type: ignore[misc]
-        if len(rows) == len(batch):  # nearly always: everybody speaks at one rate
-            converter.convert(pcm, frames)
+            rows[row] = frame
+    for converter, converted in windows.items():
+        if len(converted) == len(frames):  # nearly always: everybody speaks at one rate
+            converter.convert(frames, rows)  # type: ignore[arg-type]
         else:
-            frames[rows] = converter.convert(pcm)
+            rows[converted] = converter.convert([frames[row] for row in converted])  # type: ignore[misc]
 
 
 class VoiceActivityStream:
