@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,7 +14,8 @@ from duologue.engine.models import ModelUnavailable, pull
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, TextDelta, ToolCallDelta, Usage
 from duologue.engine.stage import NotSupported, StageFinish
 from duologue.engine.stages.language import llamacpp
-from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel
+from duologue.engine.stages.language.answer import Answer
+from duologue.engine.stages.language.llamacpp import LONGEST_ANSWER, LlamaCppLanguageModel, _Writing
 from tests.engine.stages.conftest import Recorder
 
 SYSTEM = ChatMessage(role="system", text="You are a helpful assistant. Keep your answers short and simple.")
@@ -348,3 +350,21 @@ def test_a_file_that_is_no_model_is_named(tmp_path) -> None:
     (tmp_path / "none.gguf").write_bytes(b"GGUF and then nothing of the kind")
     with pytest.raises(ModelUnavailable, match=r"none\.gguf"):
         LlamaCppLanguageModel(str(tmp_path / "none.gguf")).load()
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_an_answer_is_not_taken_to_be_further_ahead_of_its_listener_than_it_is(talker, recorder, speed):
+    text = (
+        "The sky is blue because of a process called scattering. When sunlight reaches the air around our planet, it "
+        "meets many small parts of gas. Blue light has shorter waves than other colors of light, so it is thrown about "
+        "more than they are. This is why we see it wherever we look, and why the sun is red in the evening."
+    )
+    payload = Converse(messages=(), speed=speed)
+    written, spoken = recorder(payload), recorder(payload)
+    writing = _Writing(Answer(payload, written, 200), written, may_pause=False, speed=speed)
+    state = talker.start(spoken.request)
+    for word in re.findall(r"\S+\s*", text):
+        writing.text(word)
+        talker.process(state, TextDelta(text=word), spoken)
+    assert 0.7 * spoken.made_s < written.made_s < spoken.made_s
