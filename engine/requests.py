@@ -159,6 +159,11 @@ class Speak(Frozen, frozen=True, tag="speak"):
 Payload = Transcribe | Converse | Speak
 
 
+def speaking_rate(payload: Converse | Speak) -> float:
+    """The relative rate at which a voice speaks what is asked for: its ``speed``, within 0.25 to 4."""
+    return min(max(payload.speed, 0.25), 4.0)
+
+
 class EngineRequest(Frozen, frozen=True):
     """One piece of work for the engine, alive from ``Engine.open`` to its single :class:`Finished`."""
 

@@ -52,8 +52,6 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     """Bytes still to come of a frame that goes to the parser in pieces."""
     _fragmented = False
     """Between the first and the last fragment of a message."""
-    _slow = False
-    """The peer has not taken in what was written."""
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -129,17 +127,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._slow = True
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._slow = False
-
     def may_write(self) -> bool:
         """Whether text can be written without waiting, and reaches the peer."""
-        return not self._slow and self.conn.state is OPEN and not self.close_sent and not self.disconnected
+        return self.writable.is_set() and self.conn.state is OPEN and not self.close_sent and not self.disconnected
 
     def write_text(self, payloads: Sequence[bytes]) -> None:
         """Send text frames in one write. Only while :meth:`may_write`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from duologue.codecs.harmonic_noise import HOP, SAMPLE_RATE, AcousticFrames
 from duologue.engine.models import require
-from duologue.engine.requests import Converse, EngineRequest, Speak, TextDelta
+from duologue.engine.requests import Converse, EngineRequest, Speak, TextDelta, speaking_rate
 from duologue.engine.stage import Stage, StageContext, StageFinish
 from duologue.engine.stages.hibari import HibariModel, Prediction, frame_levels, in_runs
 from duologue.engine.stages.pieces import FrameWord, SpokenClause
@@ -28,7 +28,6 @@ _SILENT_DBFS: Final = -56.0
 _MARGIN_FRAMES: Final = 2
 """Frames kept around the first and the last one that is not silent."""
 _STOPS: Final = ".!?…,;:—–"
-_SPEEDS: Final = (0.25, 4.0)
 
 
 @dataclass
@@ -71,7 +70,7 @@ class HibariTalker(Stage):
         payload = request.payload
         talk = _Talk()
         if isinstance(payload, Converse | Speak):
-            talk.speed = min(max(payload.speed, _SPEEDS[0]), _SPEEDS[1])
+            talk.speed = speaking_rate(payload)
             talk.may_hurry = payload.seed is None
         return talk
 

@@ -12,7 +12,7 @@ import msgspec
 
 from duologue.engine.cores import usable_cores
 from duologue.engine.models import ModelUnavailable, require
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest
+from duologue.engine.requests import ChatMessage, Converse, EngineRequest, speaking_rate
 from duologue.engine.stage import Ability, Stage, StageContext, take_no_pictures
 from duologue.engine.stages.language.answer import Answer
 from duologue.engine.stages.slots import SlotTable
@@ -178,7 +178,7 @@ class LlamaCppLanguageModel(Stage):
             begun = (*fit(messages, budget), ChatMessage(role="user", text=""))
             self._prepare(self._request(state, piece, begun, 0), context)
             return
-        writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools), speed=piece.speed)
+        writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools), rate=speaking_rate(piece))
         while True:
             shown = (*fit(messages, budget), *writing.so_far)
             request = self._request(state, piece, shown, max(1, answer.max_tokens - answer.tokens))
@@ -262,13 +262,13 @@ def _reads_both_ways(projector: Path) -> bool:
 class _Writing:
     """An answer over its pauses."""
 
-    def __init__(self, answer: Answer, context: StageContext, may_pause: bool, speed: float = 1.0) -> None:
+    def __init__(self, answer: Answer, context: StageContext, may_pause: bool, rate: float = 1.0) -> None:
         self.answer = answer
         self.begun = 0
         """Tokens that had been written when the present run began."""
         self._context = context
         self._may_pause = may_pause
-        self._pace = _CHARACTERS_PER_SECOND * speed
+        self._pace = _CHARACTERS_PER_SECOND * rate
         self._cached: int | None = None
         self._text = ""
         self._clauses = ClauseSplitter()

@@ -11,7 +11,16 @@ import pytest
 from pictures import coloured
 
 from duologue.engine.models import ModelUnavailable, pull
-from duologue.engine.requests import ChatMessage, Converse, EngineRequest, ImagePart, TextDelta, ToolCallDelta, Usage
+from duologue.engine.requests import (
+    ChatMessage,
+    Converse,
+    EngineRequest,
+    ImagePart,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    speaking_rate,
+)
 from duologue.engine.stage import NotSupported, StageFinish
 from duologue.engine.stages.language import llamacpp
 from duologue.engine.stages.language.answer import Answer
@@ -353,7 +362,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("speed", [1.0, 2.0])
+@pytest.mark.parametrize("speed", [0.0, 1.0, 2.0])
 def test_an_answer_is_not_taken_to_be_further_ahead_of_its_listener_than_it_is(talker, recorder, speed):
     text = (
         "The sky is blue because of a process called scattering. When sunlight reaches the air around our planet, it "
@@ -362,7 +371,7 @@ def test_an_answer_is_not_taken_to_be_further_ahead_of_its_listener_than_it_is(t
     )
     payload = Converse(messages=(), speed=speed)
     written, spoken = recorder(payload), recorder(payload)
-    writing = _Writing(Answer(payload, written, 200), written, may_pause=False, speed=speed)
+    writing = _Writing(Answer(payload, written, 200), written, may_pause=False, rate=speaking_rate(payload))
     state = talker.start(spoken.request)
     for word in re.findall(r"\S+\s*", text):
         writing.text(word)
