@@ -122,6 +122,8 @@ class Transcribe(Frozen, frozen=True, tag="transcribe"):
     """A partial that has waited for so long that a newer one must be due ends without words."""
     settle: bool = False
     """Recognise only what comes before a pause in the second half of ``audio``; without such a pause, say nothing."""
+    full_stop: bool = False
+    """Whether to say how likely the words are a whole sentence (:attr:`TranscriptDelta.full_stop`)."""
 
 
 class Converse(Frozen, frozen=True, tag="converse"):
@@ -229,6 +231,9 @@ class TranscriptDelta(Frozen, frozen=True, tag="transcript"):
     end_sample: int | None = None
     """First sample of the request's sound that is not covered by the words so far; None: the recogniser does not say.
     A request that ends without any delta has told nothing of its sound."""
+    full_stop: float | None = None
+    """Natural logarithm of how much likelier the end of a sentence is than its going on, behind the last word; None:
+    it was not asked for, or the recogniser does not say."""
 
 
 class TextDelta(Frozen, frozen=True, tag="text"):

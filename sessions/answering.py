@@ -247,6 +247,13 @@ class Answering:
 
     # -- what the engine says ------------------------------------------------------------------------------------------
 
+    def full_stop(self, output: EngineOutput) -> float | None:
+        """What the recogniser says of the words up to a pause of the user, where it does so in ``output``."""
+        speculation, delta = self._speculation, output.delta
+        if speculation is None or output.request_id != speculation.transcribe_id:
+            return None
+        return delta.full_stop if isinstance(delta, TranscriptDelta) else None
+
     def engine_output(self, output: EngineOutput, now: float) -> None:
         """Take what is of no response in progress (:meth:`Responses.engine_output`); what is stale is dropped."""
         speculation, request_id, delta = self._speculation, output.request_id, output.delta

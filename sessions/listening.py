@@ -326,6 +326,11 @@ class Listening:
         while self._held and self._asked_at is None and self._policy is not None:
             self._frame(self._policy, self._held.popleft(), now)
 
+    def turn_worded(self, full_stop: float) -> None:
+        """What the recogniser says of the words up to the pause that goes on."""
+        if self._policy is not None:
+            self._policy.worded(full_stop)
+
     def tick(self, now: float) -> None:
         """Go on without an answer that is late, and count time without input as silence."""
         if now >= self._answer_until:

@@ -153,6 +153,8 @@ class ConversationMachine:
             case EngineOutput():
                 of_response = self._answering.responses.engine_output(event, now)
                 if not (of_response or self._listening.overlap_output(event, now)):
+                    if (full_stop := self._answering.full_stop(event)) is not None:
+                        self._listening.turn_worded(full_stop)
                     self._answering.engine_output(event, now)
             case client.InputAudioAppend(audio=audio):
                 if self._core.context.media_clock:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from duologue.engine.languages import primary
 from duologue.engine.requests import OUTPUT_SAMPLE_RATE, Delta, Finished, Transcribe, TranscriptDelta, Urgency
 from duologue.sessions import server_events as events
-from duologue.sessions.config import TranscriptionSession
+from duologue.sessions.config import SemanticVad, TranscriptionSession
 from duologue.sessions.conversation import Entry
 from duologue.sessions.core import SessionCore
 from duologue.sessions.effects import AbortRequest
@@ -301,7 +301,8 @@ class Transcribing:
         self, utterance: Utterance, words: Spoken | None = None, urgency: Urgency = "final", settle: bool = False
     ) -> Transcribe:
         """What asks for the words of some sound; ``words`` are those before it."""
-        transcription = self._core.session.audio.input.transcription
+        settings = self._core.session.audio.input
+        transcription = settings.transcription
         prompt = transcription.prompt if transcription is not None else UNSET
         return Transcribe(
             audio=utterance.pcm,
@@ -312,6 +313,7 @@ class Transcribing:
             logprobs=bool(self._core.session.include),
             urgency=urgency,
             settle=settle,
+            full_stop=urgency == "speculative" and isinstance(settings.turn_detection, SemanticVad),
         )
 
     def _failed(self, entry: Entry) -> None:

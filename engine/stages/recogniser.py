@@ -123,7 +123,9 @@ class WhisperRecogniser(Stage):
             hypothesis = SILENCE
             if _loudest_dbfs(part) >= _SILENT_DBFS:
                 prompt = context_prompt(piece.prompt, f"{piece.before} {said}")
-                recognition = Recognition(whisper, part, language, prompt, logprobs=piece.logprobs)
+                recognition = Recognition(
+                    whisper, part, language, prompt, logprobs=piece.logprobs, full_stop=piece.full_stop
+                )
                 heard = state.hear(recognition, piece.urgency)
                 if heard is None or context.aborted:
                     return
@@ -139,6 +141,7 @@ class WhisperRecogniser(Stage):
                     logprobs=hypothesis.tokens if spaced else tuple(without_space(hypothesis.tokens)),
                     language=whisper.language_of(language) if text else None,
                     end_sample=position * piece.sample_rate // SAMPLE_RATE,
+                    full_stop=hypothesis.full_stop,
                 )
             )
 

@@ -37,6 +37,10 @@ _TOKENS_PER_SECOND: Final = 6
 """More than anyone says; bounds the time lost to a decode that runs in circles."""
 
 
+_ENDS: Final = (".", "?", "!", "。", "？", "！", "؟", "।")
+"""Marks behind which a sentence is over."""
+_GO_ON: Final = (",", "...", "-", "、", "，", "،")
+"""Marks behind which it goes on. Of either only those count that are one token of the vocabulary."""
 _DOUBTFUL_NO_SPEECH: Final = 0.2
 _DOUBTFUL_LOG_PROBABILITY: Final = -0.7
 """Breath and clicks that became words by what was said before had 0.28 and more, -0.75 and less."""
@@ -53,6 +57,9 @@ class Hypothesis:
     """Mean natural logarithm of the probabilities of the tokens chosen."""
     tokens: tuple[TokenLogprob, ...] = ()
     """Where they were asked for, the tokens of ``text`` with their own; empty for a text that had to be mended."""
+    full_stop: float | None = None
+    """Where it was asked for, the natural logarithm of the odds of a sentence's end (``.``, ``?``, ``!``) against its
+    going on (a comma, a dash, an ellipsis), of the decoder behind the last word."""
 
     @property
     def doubtful(self) -> bool:
@@ -74,9 +81,10 @@ class Recognition:
         prompt: str | None = None,
         *,
         logprobs: bool = False,
+        full_stop: bool = False,
     ) -> None:
         """``samples``: mono at 16 kHz, at most ``LONGEST_S``. ``language``: an ISO 639-1 code; an English-only model
-        knows no other. ``prompt``: text that goes before.
+        knows no other. ``prompt``: text that goes before. The last two: what the hypothesis is to hold beside its text.
 
         Raises ``ValueError`` for a recording that is too long or a language that the model does not know.
         """
@@ -86,6 +94,7 @@ class Recognition:
         self.whisper = whisper
         self.language = language
         self.logprobs = logprobs
+        self.full_stop = full_stop
         self.prompt = whisper.prompt_tokens(language, prompt)
         self._told = bool(prompt)
         self.room = min(_LONGEST_TEXT, 12 + int(seconds * _TOKENS_PER_SECOND))
@@ -109,7 +118,12 @@ class Recognition:
     def key(self) -> tuple[Whisper, int, float, int, bool]:
         """Recordings that agree in it can be decoded together."""
         window_s, penalty = self._attempts[0]
-        return self.whisper, window_s, penalty, len(self.prompt), self.logprobs
+        return self.whisper, window_s, penalty, len(self.prompt), self.needs_scores
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the decode has to hand out what it gave every token of the vocabulary."""
+        return self.logprobs or self.full_stop
 
     def encode(self) -> None:
         """The first step, and the one before a decode in another window."""
@@ -147,13 +161,15 @@ class Whisper:
             str(folder), device="cpu", compute_type="int8", intra_threads=threads, inter_threads=workers
         )
         self._tokenizer_of_language: dict[str, Tokenizer] = {}
+        vocabulary = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._make_tokenizer: Callable[[str], Any] = lambda language: Tokenizer(
-            tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
-            self._model.is_multilingual,
-            task="transcribe",
-            language=language,
+            vocabulary, self._model.is_multilingual, task="transcribe", language=language
         )
         self._mel = FeatureExtractor(feature_size=self._model.n_mels)
+        tokens = (
+            [vocabulary.encode(mark, add_special_tokens=False).ids for mark in marks] for marks in (_ENDS, _GO_ON)
+        )
+        self._ends, self._go_on = ([ids[0] for ids in of_marks if len(ids) == 1] for of_marks in tokens)
 
     @property
     def multilingual(self) -> bool:
@@ -161,10 +177,16 @@ class Whisper:
         return bool(self._model.is_multilingual)
 
     def recognise(
-        self, samples: NDArray[np.float32], language: str = "en", prompt: str | None = None, *, logprobs: bool = False
+        self,
+        samples: NDArray[np.float32],
+        language: str = "en",
+        prompt: str | None = None,
+        *,
+        logprobs: bool = False,
+        full_stop: bool = False,
     ) -> Hypothesis:
         """All steps of a :class:`Recognition` at once; see there for arguments and errors."""
-        recognition = Recognition(self, samples, language, prompt, logprobs=logprobs)
+        recognition = Recognition(self, samples, language, prompt, logprobs=logprobs, full_stop=full_stop)
         while recognition.result is None:
             if recognition.encoded is None:
                 recognition.encode()
@@ -214,14 +236,15 @@ class Whisper:
             max_length=max(2 * room, room + len(first.prompt)),
             repetition_penalty=first.penalty,
             return_scores=True,
-            return_logits_vocab=first.logprobs,
+            return_logits_vocab=first.needs_scores,
             return_no_speech_prob=True,
         )
         for recognition, result in zip(batch, results, strict=True):
             tokenizer, ids = self._tokenizer(recognition.language), result.sequences_ids[0]
-            of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if first.logprobs else ()
+            of_tokens = tuple(self._logprobs(tokenizer, ids, result.logits[0])) if recognition.logprobs else ()
+            full_stop = self._full_stop(tokenizer, ids, result.logits[0]) if recognition.full_stop else None
             text = tokenizer.decode(ids).strip()
-            recognition.take(Hypothesis(text, result.no_speech_prob, result.scores[0], of_tokens))
+            recognition.take(Hypothesis(text, result.no_speech_prob, result.scores[0], of_tokens, full_stop))
 
     def word_ends(self, samples: NDArray[np.float32], text: str, language: str = "en") -> list[tuple[str, float]]:
         """Each word of ``text`` and when it ends, in seconds, by the decoder's attention (dynamic time warping).
@@ -253,6 +276,16 @@ class Whisper:
             if token_id < tokenizer.eot:
                 data = token_bytes(tokenizer.tokenizer.id_to_token(token_id))
                 yield TokenLogprob(token=data.decode(errors="replace"), logprob=min(logprob, 0.0), bytes=data)
+
+    def _full_stop(self, tokenizer: Any, ids: list[int], logits: list[Any]) -> float | None:
+        """See :attr:`Hypothesis.full_stop`; None where the text broke off before its end."""
+        last = len(ids)
+        while last and (ids[last - 1] >= tokenizer.eot or ids[last - 1] in self._ends or ids[last - 1] in self._go_on):
+            last -= 1
+        if last == len(logits):
+            return None
+        scores = np.array(logits[last], dtype=np.float64).reshape(-1)
+        return float(np.logaddexp.reduce(scores[self._ends]) - np.logaddexp.reduce(scores[self._go_on]))
 
 
 def token_bytes(token: str) -> bytes:

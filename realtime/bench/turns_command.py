@@ -18,6 +18,9 @@ def turns(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many recordings.")] = None,
     answer_ms: Annotated[float, typer.Option(min=0, help="Time that the turn model's answer is taken to need.")] = 70.0,
+    words: Annotated[bool, typer.Option(help="Let words count, as where answers are prepared early.")] = True,
+    words_ms: Annotated[float, typer.Option(min=0, help="Time that English words are taken to need.")] = 120.0,
+    other_words_ms: Annotated[float, typer.Option(min=0, help="Time that other languages' words need.")] = 350.0,
     noise_minutes: Annotated[float, typer.Option(min=0, help="Minutes of each noise without speech; 0: none.")] = 10.0,
     curve: Annotated[bool, typer.Option(help="Go through windows and waits for the trade-off curves.")] = True,
     turn_model: Annotated[str, typer.Option(help="Turn model: logical name or path.")] = "smart-turn-v3.2",
@@ -32,17 +35,19 @@ def turns(
     from duologue.engine.models import ModelUnavailable, require
     from duologue.engine.silero import SileroModel
     from duologue.engine.turn_model import SmartTurnModel
+    from duologue.realtime.bench.turns_offline import Words
     from duologue.realtime.bench.turns_report import print_report
-    from duologue.realtime.bench.turns_run import Detectors, TurnsOptions, run_turns, steps
+    from duologue.realtime.bench.turns_run import Detectors, TurnsOptions, load_recogniser, run_turns, steps
 
     options = TurnsOptions(data, limit, answer_ms, noise_minutes, curve=curve)
+    reader = Words(load_recogniser, words_ms / 1000, other_words_ms / 1000) if words else None
     if data is None and not noise_minutes:
         raise _fail("nothing to do: give --data DIR or --noise-minutes.")
     clips = len(sorted(data.glob("*.wav"))[:limit]) if data is not None else 0
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started = time.monotonic()
     try:
-        detectors = Detectors(SileroModel(require("silero-vad")), SmartTurnModel(require(turn_model)))
+        detectors = Detectors(SileroModel(require("silero-vad")), SmartTurnModel(require(turn_model)), reader)
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("", total=steps(options, clips))
             report = run_turns(options, detectors, lambda text: progress.update(task, advance=1, description=text))
@@ -76,7 +81,7 @@ def synth_turns(
     try:
         recognise = recogniser(model, language)
         for path in sorted(data.glob("*.wav")):
-            typer.echo(f"{path.name}: {cut_recording(path, recognise, out)} sentences")
+            typer.echo(f"{path.name}: {cut_recording(path, recognise, out, language)} sentences")
     except (ModelUnavailable, ValueError) as error:
         raise _fail(str(error)) from error
 

@@ -2,20 +2,27 @@
 the samples drive.
 
 A client appends 20 ms of audio (unless told otherwise) when its last sample would have been recorded. Voice activity
-answers in the same moment (it takes a millisecond), the turn model after a stated time. So a run says exactly what a
-server with time to spare would have decided, and when, as fast as the machine can compute it.
+answers in the same moment (it takes a millisecond), turn model and recogniser after a stated time. So a run says
+exactly what a server with time to spare would have decided, and when, as fast as the machine can compute it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from operator import itemgetter
 
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, resample
+from duologue.engine.requests import Finished, Transcribe, TranscriptDelta
+from duologue.engine.stages.recogniser import split_at_pauses, was_spoken
+from duologue.engine.stages.whisper import LONGEST_S, Whisper
 from duologue.engine.turn_model import SAMPLE_RATE as MODEL_RATE
 from duologue.engine.turn_model import TurnModel
 from duologue.engine.voice_activity import FrameModel, VoiceFrame
@@ -27,10 +34,21 @@ from duologue.sessions import server_events as events
 from duologue.sessions.client_events import InputAudioAppend
 from duologue.sessions.config import Audio, AudioInput, AudioOutput, Names, RealtimeSession, TurnDetection
 from duologue.sessions.core import SessionContext
-from duologue.sessions.effects import AskTurnModel, Effect, FeedVoiceActivity, Input, Send, TurnJudged, VoiceActivity
+from duologue.sessions.effects import (
+    AbortRequest,
+    AskTurnModel,
+    Effect,
+    EngineOutput,
+    FeedVoiceActivity,
+    Input,
+    OpenRequest,
+    Send,
+    TurnJudged,
+    VoiceActivity,
+)
 from duologue.sessions.machine import ConversationMachine
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Asked, Started, Stopped
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped
 from duologue.sessions.turns.silence import SilencePolicy
 
 CHUNK_SAMPLES = SAMPLE_RATE // 50
@@ -62,16 +80,45 @@ class Judge:
         return len(self._answers)
 
 
+class Words:
+    """The recogniser, asked at most once about the same sound."""
+
+    def __init__(self, load: Callable[[str], Whisper], english_s: float, other_s: float) -> None:
+        """``load``: the model for a language. English words take ``english_s`` seconds, others ``other_s``."""
+        self._model = cache(load)
+        self._english_s, self._other_s = english_s, other_s
+        self._answers: dict[bytes, TranscriptDelta] = {}
+
+    def seconds(self, language: str) -> float:
+        """How long an answer takes."""
+        return self._english_s if language == "en" else self._other_s
+
+    def __call__(self, pcm: bytes, sample_rate: int, language: str) -> TranscriptDelta:
+        """The words of a turn, and what they say of its end."""
+        key = hashlib.sha1(pcm, usedforsecurity=False).digest()
+        if key not in self._answers:
+            samples = resample(pcm16_to_float(pcm), sample_rate, MODEL_RATE)
+            model = self._model(language)
+            parts = split_at_pauses(samples, LONGEST_S)
+            heard = [model.recognise(part, model.language_of(language), full_stop=True) for part in parts]
+            text = " ".join(part.text for part in heard if was_spoken(part))
+            full_stop = heard[-1].full_stop if was_spoken(heard[-1]) else None
+            self._answers[key] = TranscriptDelta(text=text, full_stop=full_stop)
+        return self._answers[key]
+
+
 @dataclass
 class _Call:
     """One clip through one session core."""
 
     machine: ConversationMachine
+    language: str
     voice_activity: Callable[[int], VoiceActivityFrames]
     judge: Judge
     answer_s: float
+    words: Words | None
     now: float = 0.0
-    due: deque[tuple[float, Input]] = field(default_factory=deque)
+    due: list[tuple[float, Input]] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     onsets: list[float] = field(default_factory=list)
     decisions: list[float] = field(default_factory=list)
@@ -80,7 +127,7 @@ class _Call:
     def until(self, now: float) -> None:
         """Let time pass; answers arrive when they are due."""
         while self.due and self.due[0][0] <= now:
-            self.now, event = self.due.popleft()
+            self.now, event = self.due.pop(0)
             self.do(event)
         self.now = now
 
@@ -101,7 +148,20 @@ class _Call:
                 for frame in self._stream[1].feed(pcm):
                     self.do(VoiceActivity(stream, frame.probability, frame.quiet_ms))
             case AskTurnModel(question=question, pcm=pcm, sample_rate=sample_rate):
-                self.due.append((self.now + self.answer_s, TurnJudged(question, self.judge(pcm, sample_rate))))
+                self._answer(TurnJudged(question, self.judge(pcm, sample_rate)), self.answer_s)
+            case OpenRequest(request=request) if self.words is not None and isinstance(request.payload, Transcribe):
+                said = self.words(request.payload.audio, request.payload.sample_rate, self.language)
+                for delta in (said, Finished(reason="completed")):
+                    self._answer(EngineOutput(request.request_id, delta), self.words.seconds(self.language))
+            case AbortRequest(request_id=request_id):
+                self.due = [
+                    (at, event)
+                    for at, event in self.due
+                    if not (isinstance(event, EngineOutput) and event.request_id == request_id)
+                ]
+
+    def _answer(self, event: Input, after_s: float) -> None:
+        insort(self.due, (self.now + after_s, event), key=itemgetter(0))
 
 
 def run_core(
@@ -111,9 +171,11 @@ def run_core(
     judge: Judge,
     answer_s: float,
     chunk: int = CHUNK_SAMPLES,
+    words: Words | None = None,
 ) -> Heard:
     """What the session core makes of a clip. ``frames``: voice activity for input at a rate in hertz; the turn model's
-    answers take ``answer_s`` seconds; audio comes ``chunk`` samples at a time."""
+    answers take ``answer_s`` seconds; audio comes ``chunk`` samples at a time. ``words``: answers are prepared in
+    pauses, and this recogniser is what is known of them."""
     numbers = itertools.count()
     session = RealtimeSession(
         id="sess_offline",
@@ -122,10 +184,15 @@ def run_core(
         instructions="",
         audio=Audio(output=AudioOutput(voice="none"), input=AudioInput(turn_detection=detection)),
     )
-    context = SessionContext(names=NAMES, ids=lambda prefix: f"{prefix}_{next(numbers)}", judges_turns=True)
+    context = SessionContext(
+        names=NAMES,
+        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        judges_turns=True,
+        may_speculate=lambda: words is not None,
+    )
     machine = ConversationMachine(session, context, 0.0)
     machine.start()
-    call = _Call(machine, frames, judge, answer_s)
+    call = _Call(machine, clip.truth.language, frames, judge, answer_s, words)
     pcm, size = clip.pcm, chunk * SAMPLE_BYTES
     for index, first in enumerate(range(0, len(pcm), size)):
         call.until((index + 1) * chunk / SAMPLE_RATE)
@@ -139,7 +206,14 @@ def frames_of(clip: Clip, vad: FrameModel) -> list[VoiceFrame]:
     return list(OfflineVoiceActivity(vad, SAMPLE_RATE).feed(clip.pcm))
 
 
-def run_policy(clip: Clip, frames: Sequence[VoiceFrame], policy: SilencePolicy, judge: Judge, answer_s: float) -> Heard:
+def run_policy(
+    clip: Clip,
+    frames: Sequence[VoiceFrame],
+    policy: SilencePolicy,
+    judge: Judge,
+    answer_s: float,
+    words: Words | None = None,
+) -> Heard:
     """What a policy by itself makes of a clip's frames, for settings that no session can ask for."""
     starts: list[float] = []
     onsets: list[float] = []
@@ -147,21 +221,34 @@ def run_policy(clip: Clip, frames: Sequence[VoiceFrame], policy: SilencePolicy, 
     ticks = TICKS_PER_SECOND // SAMPLE_RATE
     turn_start = 0
     now = 0.0
+    full_stop: float | None = None
+    worded_at = math.inf
     for index, frame in enumerate(frames):
         start = index * VAD_FRAME_TICKS
         end = start + VAD_FRAME_TICKS
         now = max(now, end / TICKS_PER_SECOND)  # frames that come while the model thinks wait for its answer
+        if now >= worded_at:
+            worded_at = math.inf
+            if full_stop is not None:
+                policy.worded(full_stop)
         signals = deque(policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS))
         while signals:
             match signals.popleft():
                 case Started(start=turn_start):
                     starts.append(turn_start / TICKS_PER_SECOND)
                     onsets.append(now)
+                case Paused() if words is not None:
+                    heard = clip.pcm[turn_start // ticks * SAMPLE_BYTES : end // ticks * SAMPLE_BYTES]
+                    full_stop = words(heard, SAMPLE_RATE, clip.truth.language).full_stop
+                    worded_at = now + words.seconds(clip.truth.language)
+                case Resumed():
+                    worded_at = math.inf
                 case Asked(end=asked):
                     first = max(turn_start, asked - 8 * TICKS_PER_SECOND)
                     heard = clip.pcm[first // ticks * SAMPLE_BYTES : asked // ticks * SAMPLE_BYTES]
                     signals.extend(policy.judged(judge(heard, SAMPLE_RATE)))
                     now += answer_s
                 case Stopped():
+                    worded_at = math.inf
                     decisions.append(now)
     return Heard(tuple(starts), tuple(decisions), tuple(onsets))

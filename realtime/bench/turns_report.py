@@ -71,6 +71,8 @@ class TurnsReport(msgspec.Struct, frozen=True):
     hours: float
     answer_ms: float
     """Stated time of the model's answer, in every end delay of ``semantic_vad``."""
+    words: bool
+    """Whether the words of the turns count."""
     questions: int
     """Different questions to the model."""
     settings: tuple[Setting, ...]
@@ -119,7 +121,7 @@ def print_report(report: TurnsReport, console: Console) -> None:
         first = report.settings[0].scores
         console.print(
             f"{report.data}: {first.turns} turns with {first.pauses} pauses in {report.clips} clips; the turn model "
-            f"answers after {report.answer_ms:.0f} ms"
+            f"answers after {report.answer_ms:.0f} ms, " + ("words count" if report.words else "words do not count")
         )
         console.print(_settings_table(report.settings))
     if report.compared:

@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from duologue.engine.models import require
+from duologue.engine.stages.recogniser import MULTILINGUAL
+from duologue.engine.stages.whisper import Whisper
 from duologue.engine.turn_model import TurnModel
 from duologue.engine.voice_activity import FrameModel, VoiceFrame
 from duologue.realtime.bench.offline_voice_activity import ReplayedVoiceActivity
 from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
 from duologue.realtime.bench.turns_clips import Clip, noise_clip, read_clips
-from duologue.realtime.bench.turns_offline import Judge, frames_of, run_core, run_policy
+from duologue.realtime.bench.turns_offline import Judge, Words, frames_of, run_core, run_policy
 from duologue.realtime.bench.turns_report import CurvePoint, NoiseResult, Setting, TurnsReport, compared
 from duologue.realtime.bench.turns_score import Truth, score
 from duologue.sessions.config import Eagerness, SemanticVad, ServerVad, TurnDetection
@@ -49,10 +52,17 @@ class Detectors:
 
     voice_activity: FrameModel
     turn_model: TurnModel
+    words: Words | None = None
+    """None: turns are judged without their words."""
     judge: Judge = field(init=False)
 
     def __post_init__(self) -> None:
         self.judge = Judge(self.turn_model)
+
+
+def load_recogniser(language: str) -> Whisper:
+    """The recogniser that the default pipeline uses for a language. Raises ``ModelUnavailable``."""
+    return Whisper(require("whisper-tiny.en" if language == "en" else MULTILINGUAL), threads=1, workers=1)
 
 
 OnStep = Callable[[str], None]
@@ -73,6 +83,7 @@ def run_turns(options: TurnsOptions, detectors: Detectors, on_step: OnStep = lam
         clips=len(clips),
         hours=sum(clip.truth.duration for clip in clips) / 3600,
         answer_ms=options.answer_ms,
+        words=detectors.words is not None,
         questions=detectors.judge.runs,
         settings=tuple(settings),
         silence=tuple(silence),
@@ -100,7 +111,7 @@ def _named(
     for clip, frames in clips:
         on_step(name)
         replay = partial(ReplayedVoiceActivity, frames)
-        heard = run_core(clip, detection, replay, detectors.judge, options.answer_ms / 1000)
+        heard = run_core(clip, detection, replay, detectors.judge, options.answer_ms / 1000, words=detectors.words)
         results.append((clip.truth, heard))
     return Setting(name, score(results))
 
@@ -115,9 +126,9 @@ def _curves(
 ) -> tuple[list[CurvePoint], list[CurvePoint]]:
     """Silence alone over its windows, the model over its waits; all from the same frames and the same answers."""
 
-    def point(make: Callable[[], SilencePolicy], **setting: float) -> CurvePoint:
+    def point(make: Callable[[], SilencePolicy], words: Words | None, **setting: float) -> CurvePoint:
         results = [
-            (clip.truth, run_policy(clip, frames, make(), detectors.judge, options.answer_ms / 1000))
+            (clip.truth, run_policy(clip, frames, make(), detectors.judge, options.answer_ms / 1000, words))
             for clip, frames in clips
         ]
         on_step("curves")
@@ -131,12 +142,13 @@ def _curves(
         )
 
     silence = [
-        point(lambda w=window: SilencePolicy(SilenceSettings(silence_duration_ms=w)), window_ms=window)  # type: ignore[misc]
+        point(lambda w=window: SilencePolicy(SilenceSettings(silence_duration_ms=w)), None, window_ms=window)  # type: ignore[misc]
         for window in WINDOWS_MS
     ]
     semantic = [
         point(
             lambda w=wait: SemanticPolicy(SemanticSettings(wait_ms=w), SilenceSettings()),  # type: ignore[misc]
+            detectors.words,
             wait_ms=wait,
         )
         for wait in WAITS_MS

@@ -33,6 +33,8 @@ class Truth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     turns: tuple[Turn, ...]
     duration: float
+    language: str = "en"
+    """ISO 639-1 code of what is spoken."""
 
 
 class Heard(msgspec.Struct, frozen=True):

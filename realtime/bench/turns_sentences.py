@@ -89,8 +89,10 @@ def _ends_sentence(text: str) -> bool:
     return text.endswith(STOPS) and not text.endswith(ELLIPSES)
 
 
-def cut_recording(path: Path, recognise: RecogniseWords, out: Path) -> int:
-    """Write each sentence of a WAV file as ``NAME-NN.wav`` with its annotation; how many there are."""
+def cut_recording(path: Path, recognise: RecogniseWords, out: Path, language: str = "en") -> int:
+    """Write each sentence of a WAV file as ``NAME-NN.wav`` with its annotation; how many there are.
+
+    ``language``: the ISO 639-1 code of what is spoken."""
     audio, rate = read_wav(path)
     samples = resample(audio, rate, SAMPLE_RATE)
     bounds = speech_bounds(samples, SAMPLE_RATE)
@@ -113,6 +115,6 @@ def cut_recording(path: Path, recognise: RecogniseWords, out: Path) -> int:
         moved = Turn(LEAD_S, turn.end + shift, tuple((s + shift, e + shift) for s, e in turn.pauses))
         base = out / f"{path.stem}-{number:02d}"
         write_wav(base.with_suffix(".wav"), float_to_pcm16(whole), SAMPLE_RATE)
-        annotation = msgspec.json.encode(Truth((moved,), len(whole) / SAMPLE_RATE))
+        annotation = msgspec.json.encode(Truth((moved,), len(whole) / SAMPLE_RATE, language))
         base.with_name(base.name + ANNOTATION).write_bytes(annotation)
     return len(found)

@@ -64,5 +64,9 @@ class TurnPolicy(Protocol):
     def judged(self, probability: float | None) -> list[TurnSignal]:
         """Take the answer to :class:`Asked`: how probable it is that the turn is over; None: there is none."""
 
+    def worded(self, full_stop: float) -> None:
+        """What the words of the turn say at the pause that goes on (:attr:`TranscriptDelta.full_stop`): it counts from
+        the next frame on."""
+
     def reset(self, position: int) -> None:
         """Forget the turn in progress; no later turn reaches back before ``position``."""

@@ -3,7 +3,11 @@
 It is asked at :data:`ASK_MS` of silence, first at 100 ms and again as the silence grows. Its answers in this pause are
 averaged as log-odds, since those in doubtful places scatter, and the less finished a turn sounds the longer is waited:
 
-    wait = wait_ms * exp(-SWAY * log-odds), at least the first question, at most the longest wait
+    wait = wait_ms * exp(-SWAY * log-odds - WORDS_SWAY * words), at least the first question, at most the longest wait
+
+Words are what the recogniser says of the sentence, once it has: how much likelier than a comma it would write a full
+stop behind the last word (a logarithm), less what is usual. They come with an answer that is prepared in the pause
+(:mod:`duologue.sessions.answering`); without one the model's answers stand alone.
 
 Why a factor. Who waits on through a silence of t loses time if the turn is over, and saves it from a cut if the pause
 ends now; the two are even where odds * (loss by delay) = f(t) * (loss by a cut), f the density of the lengths of pauses
@@ -33,6 +37,15 @@ SWAY = 0.12
 0.10 to 0.15 it made no difference. The lengths of the same pauses (k = 3.0) and the model's answers there (a = 0.45,
 standard error 0.09) give 0.15."""
 
+WORDS_SWAY = 0.1
+"""How much a unit of that logarithm changes the logarithm of the wait; fitted and shown in the same place."""
+
+USUAL_WORDS = 3.5
+"""What it is on the average of pauses and ends: a full stop is much the likelier everywhere."""
+
+WORDS_REACH = 5.0
+"""How much more or less than that counts."""
+
 CERTAIN = 4.0
 """Greatest log-odds of one answer: what a model says beyond 98 % does not count for more."""
 
@@ -45,10 +58,11 @@ LONGEST_WAIT_MS: dict[Eagerness, int] = {"low": 8000, "medium": 4000, "auto": 40
 
 @dataclass(frozen=True, slots=True)
 class SemanticSettings:
-    """How long is waited for more. Milliseconds of silence; ``sway`` has no unit."""
+    """How long is waited for more. Milliseconds of silence; the sways have no unit."""
 
     wait_ms: float = WAIT_MS["auto"]
     sway: float = SWAY
+    words_sway: float = WORDS_SWAY
     ask_ms: tuple[int, ...] = ASK_MS
     longest_wait_ms: int = LONGEST_WAIT_MS["auto"]
     fallback_ms: int = SEMANTIC_SILENCE_MS["auto"]
@@ -64,9 +78,10 @@ class SemanticSettings:
             fallback_ms=SEMANTIC_SILENCE_MS[eagerness],
         )
 
-    def wait(self, log_odds: float) -> float:
-        """Silence in ms that ends a turn which is over with these odds."""
-        wait = self.wait_ms * math.exp(-self.sway * log_odds)
+    def wait(self, log_odds: float, full_stop: float = USUAL_WORDS) -> float:
+        """Silence in ms that ends a turn which is over with these odds, and of which the words say this."""
+        words = min(max(full_stop - USUAL_WORDS, -WORDS_REACH), WORDS_REACH)
+        wait = self.wait_ms * math.exp(-self.sway * log_odds - self.words_sway * words)
         return min(max(wait, self.ask_ms[0]), self.longest_wait_ms)
 
 
@@ -86,6 +101,7 @@ class SemanticPolicy(SilencePolicy):
         self._questions = 0
         self._answers = 0
         self._mean = 0.0
+        self._full_stop = USUAL_WORDS
         self._asked_at = 0
         self._limit = 0
         super().__init__(common, position)
@@ -99,7 +115,7 @@ class SemanticPolicy(SilencePolicy):
         super().take_over(other)
         if isinstance(other, SemanticPolicy):
             self._questions, self._asked_at = other._questions, other._asked_at
-            self._answers, self._mean = other._answers, other._mean
+            self._answers, self._mean, self._full_stop = other._answers, other._mean, other._full_stop
             self._follow_answers()
 
     def reset(self, position: int) -> None:
@@ -111,13 +127,18 @@ class SemanticPolicy(SilencePolicy):
             return []
         silence = self._asked_at - self._speech_end
         if probability is None:
-            self._questions = len(self._semantic.ask_ms)
+            self._questions, self._answers = len(self._semantic.ask_ms), 0
             self._limit = min(self._limit, max(silence, self._semantic.fallback_ms * TICKS_PER_MS))
         else:
             self._answers += 1
             self._mean += (log_odds(probability) - self._mean) / self._answers
             self._follow_answers()
         return [self._stop(self._asked_at)] if silence >= self._limit else []
+
+    def worded(self, full_stop: float) -> None:
+        if self._state is State.PAUSED:
+            self._full_stop = full_stop
+            self._follow_answers()
 
     def _in_silence(self, end: int) -> list[TurnSignal]:
         silence = end - self._speech_end
@@ -133,14 +154,15 @@ class SemanticPolicy(SilencePolicy):
         return signals
 
     def _follow_answers(self) -> None:
-        """The silence that ends the turn, after what the model has said in this pause."""
+        """The silence that ends the turn, after what model and words have said in this pause."""
         if self._answers:
-            self._limit = round(self._semantic.wait(self._mean) * TICKS_PER_MS)
+            self._limit = round(self._semantic.wait(self._mean, self._full_stop) * TICKS_PER_MS)
 
     def _new_pause(self) -> None:
         self._questions = 0
         self._answers = 0
         self._mean = 0.0
+        self._full_stop = USUAL_WORDS
         self._asked_at = 0
         self._limit = self._semantic.longest_wait_ms * TICKS_PER_MS
 

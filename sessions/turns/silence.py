@@ -130,6 +130,9 @@ class SilencePolicy:
     def judged(self, probability: float | None) -> list[TurnSignal]:
         return []  # it asks nobody
 
+    def worded(self, full_stop: float) -> None:
+        pass  # nor does it listen to words
+
     def frame(self, start: int, end: int, probability: float, quiet: int = 0) -> list[TurnSignal]:
         if self._state is State.SILENT:
             return self._while_silent(start, end, probability)
