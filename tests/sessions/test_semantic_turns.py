@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_driver import LATE, RATE, Driver, silence, speech
 
-from duologue.engine.requests import Converse, Transcribe
+from duologue.engine.requests import Converse, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Eagerness, Limits, SemanticVad
-from duologue.sessions.effects import AskTurnModel, TurnJudged
+from duologue.sessions.effects import AskTurnModel, EngineOutput, TurnJudged
 from duologue.sessions.listening import ANSWER_WITHIN_S
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
 from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
@@ -21,7 +21,9 @@ from duologue.sessions.turns.semantic import (
     ASK_MS,
     CERTAIN,
     LONGEST_WAIT_MS,
+    USUAL_WORDS,
     WAIT_MS,
+    WORDS_REACH,
     SemanticPolicy,
     SemanticSettings,
     log_odds,
@@ -266,6 +268,83 @@ def test_no_question_is_asked_before_the_pause_is_known(quiet_ms: int) -> None:
     assert kinds.count(Paused) == 2
     after = kinds[kinds.index(Resumed) + 1 :]
     assert after[:2] == [Paused, Asked], "the next pause is asked about from its beginning"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def said(driver: Driver, full_stop: float | None, text: str = "I would like") -> None:
+    """The recogniser has heard the turn up to its pause."""
+    driver.do(EngineOutput(driver.pending(Transcribe)[0], TranscriptDelta(text=text, full_stop=full_stop)))
+
+
+@pytest.mark.parametrize("full_stop", [-4.0, 1.5, USUAL_WORDS, 6.0, 20.0])
+def test_the_less_finished_the_words_are_the_longer_is_waited(full_stop: float) -> None:
+    wait = round(SemanticSettings().wait(log_odds(0.7), full_stop))
+    driver = semantic(lambda question: 0.7, speculate=True)
+    driver.say(speech(640), silence(256))
+    said(driver, full_stop)
+    driver.say(silence(wait - 256 - FRAME_MS))
+    assert not driver.all(events.SpeechStopped)
+    driver.say(silence(2 * FRAME_MS))
+    assert driver.last(events.SpeechStopped).audio_end_ms == pytest.approx(640 + wait, abs=1)
+
+
+def test_words_multiply_the_wait_within_bounds() -> None:
+    settings = SemanticSettings(wait_ms=600, words_sway=0.1)
+    assert settings.wait(0.0) == settings.wait(0.0, USUAL_WORDS) == 600
+    assert settings.wait(0.0, USUAL_WORDS + 1) == pytest.approx(600 * 0.904837, rel=1e-5)
+    assert settings.wait(0.0, -100) == settings.wait(0.0, USUAL_WORDS - WORDS_REACH) == pytest.approx(600 * 1.648721)
+
+
+def test_words_are_asked_for_where_they_count_and_nowhere_else() -> None:
+    asked = {}
+    for kind in ("semantic_vad", "server_vad"):
+        driver = Driver({"audio": {"input": {"turn_detection": {"type": kind}}}}, judge=lambda _: 0.5, speculate=True)
+        driver.say(speech(640), silence(256))
+        (request,) = driver.requests.values()
+        assert isinstance(request.payload, Transcribe)
+        asked[kind] = request.payload.full_stop
+        said(driver, -3.0)  # nobody is disturbed by what was not asked for
+        driver.say(silence(3000))
+        assert len(driver.all(events.SpeechStopped)) == 1
+    assert asked == {"semantic_vad": True, "server_vad": False}
+
+
+def test_words_of_one_pause_say_nothing_of_the_next() -> None:
+    driver = semantic(lambda question: 0.5, speculate=True)
+    driver.say(speech(640), silence(256))
+    stale = driver.pending(Transcribe)[0]
+    said(driver, 8.5)
+    driver.say(speech(320), silence(256))
+    driver.do(EngineOutput(stale, TranscriptDelta(text="late", full_stop=8.5)))
+    driver.say(silence(1000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + 256 + 320 + int(SemanticSettings().wait(0.0))
+
+
+def test_words_alone_do_not_end_a_turn_of_which_the_model_says_nothing() -> None:
+    driver = semantic(lambda question: None, speculate=True)
+    driver.say(speech(640), silence(256))
+    said(driver, 20.0)
+    driver.say(silence(2000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["auto"]
+
+
+def test_a_recogniser_that_says_nothing_of_it_changes_nothing() -> None:
+    driver = semantic(lambda question: 0.5, speculate=True)
+    driver.say(speech(640), silence(256))
+    said(driver, None)
+    driver.say(silence(1000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + int(SemanticSettings().wait(0.0))
+
+
+def test_another_eagerness_in_a_pause_keeps_what_the_words_have_said() -> None:
+    driver = semantic(lambda question: 0.5, "low", speculate=True)
+    driver.say(speech(640), silence(256))
+    said(driver, 8.5)
+    driver.update({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "auto"}}}})
+    driver.say(silence(1000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + int(SemanticSettings().wait(0.0, 8.5))
 
 
 # -- any chunking ------------------------------------------------------------------------------------------------------

@@ -246,6 +246,25 @@ def test_logprobs_add_up_to_the_text_and_to_the_score(recordings):
 
 
 @pytest.mark.models
+def test_a_sentence_that_is_over_is_told_from_one_that_goes_on(recogniser, recordings, recorder):
+    """In the pauses behind "ask not" and "can do for you", and at the end."""
+    samples, _ = recordings["jfk-ask-not.wav"]
+
+    def heard(until_s, **fields):
+        audio = float_to_pcm16(samples[: int(until_s * SAMPLE_RATE)])
+        payload = Transcribe(audio=audio, sample_rate=SAMPLE_RATE, **fields)
+        context = recorder(payload)
+        recogniser.process(recogniser.start(context.request), payload, context)
+        (delta,) = context.pieces
+        return delta
+
+    ask_not, for_you, country = (heard(until_s, full_stop=True) for until_s in (4.5, 8.0, 10.8))
+    assert [normalise_words(delta.text)[-1] for delta in (ask_not, for_you, country)] == ["not", "you", "country"]
+    assert ask_not.full_stop < 0 < for_you.full_stop < 3 < country.full_stop
+    assert heard(10.8) == replace(country, full_stop=None)
+
+
+@pytest.mark.models
 def test_another_language_goes_to_a_model_that_knows_it_loaded_when_asked_for(recordings, recogniser, recorder):
     pull("whisper-base")
     assert recogniser._other._model is None

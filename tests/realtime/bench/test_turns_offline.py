@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from duologue.engine.silero import SileroModel
+from duologue.engine.stages.whisper import Hypothesis
 from duologue.engine.turn_model import SmartTurnModel
 from duologue.engine.voice_activity import VoiceFrame
 from duologue.realtime.bench.clock import SAMPLE_RATE
@@ -18,6 +19,7 @@ from duologue.realtime.bench.room_sounds import ROOM_SOUNDS, RoomSound
 from duologue.realtime.bench.turns_clips import Clip, noise_clip, read_clips
 from duologue.realtime.bench.turns_offline import (
     Judge,
+    Words,
     frames_of,
     run_core,
     run_policy,
@@ -25,7 +27,7 @@ from duologue.realtime.bench.turns_offline import (
 from duologue.realtime.bench.turns_run import Detectors, TurnsOptions, run_turns, steps
 from duologue.realtime.bench.turns_score import Heard, Truth, Turn, score
 from duologue.sessions.config import SemanticVad, ServerVad, TurnDetection
-from duologue.sessions.turns.semantic import policy_for
+from duologue.sessions.turns.semantic import SemanticSettings, policy_for
 
 Samples = NDArray[np.float32]
 CHUNKS = [1, SAMPLE_RATE // 100, SAMPLE_RATE // 50, SAMPLE_RATE * 85 // 1000, SAMPLE_RATE // 5]
@@ -50,6 +52,13 @@ class LengthModel:
     def finished(self, samples: Samples) -> float:
         self.asked += 1
         return len(samples) % 89 / 89
+
+
+class HalfModel:
+    """One that cannot tell."""
+
+    def finished(self, samples: Samples) -> float:
+        return 0.5
 
 
 def beeps(*seconds: float) -> Clip:
@@ -89,6 +98,47 @@ def test_the_policy_alone_decides_as_the_core_does(detection: TurnDetection) -> 
     alone = run_policy(clip, frames_of(clip, LoudModel()), policy, Judge(LengthModel()), 0.07)
     assert alone.starts == pytest.approx(core.starts, abs=0.001)
     assert alone.decisions == pytest.approx(core.decisions, abs=0.03), "chunks of 20 ms and the filter's reach"
+
+
+class Sentence:
+    """A recogniser that takes every sound for the same whole sentence."""
+
+    def __init__(self, full_stop: float) -> None:
+        self.asked = 0
+        self._full_stop = full_stop
+
+    def language_of(self, language: str) -> str:
+        return language
+
+    def recognise(self, samples: Samples, language: str, *, full_stop: bool) -> Hypothesis:
+        self.asked += 1
+        return Hypothesis("That is all.", 0.0, -0.1, full_stop=self._full_stop if full_stop else None)
+
+
+@pytest.mark.parametrize(("words_s", "full_stop"), [(0.1, 8.0), (0.1, -2.0), (0.5, 8.0)])
+def test_words_count_from_when_they_are_there_in_the_core_and_the_policy_alone(
+    words_s: float, full_stop: float
+) -> None:
+    clip = beeps(0.7, 0.9, 3.5)
+    model = Sentence(full_stop)
+    words = Words(lambda language: model, words_s, 9.0)  # type: ignore[arg-type,return-value]
+    frames = partial(OfflineVoiceActivity, LoudModel())
+    results = [
+        run_core(clip, SemanticVad(), frames, Judge(HalfModel()), 0.07, words=words),
+        run_policy(
+            clip,
+            frames_of(clip, LoudModel()),
+            policy_for(SemanticVad(), 120.0, 0, judged=True),
+            Judge(HalfModel()),
+            0.07,
+            words,
+        ),
+    ]
+    noticed = 0.128 + words_s
+    expected = max(SemanticSettings().wait(0.0, full_stop) / 1000, min(noticed, SemanticSettings().wait(0.0) / 1000))
+    for result in results:
+        assert [at - 1.6 for at in result.decisions] == pytest.approx([expected], abs=0.06)
+    assert model.asked == 1, "both heard the same"
 
 
 def test_frames_that_were_kept_come_when_they_would_have_been_made() -> None:
