@@ -330,6 +330,15 @@ def test_words_alone_do_not_end_a_turn_of_which_the_model_says_nothing() -> None
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["auto"]
 
 
+def test_words_do_not_prolong_the_wait_once_the_model_has_failed() -> None:
+    answers = iter([0.5, None])
+    driver = semantic(lambda question: next(answers), speculate=True)
+    driver.say(speech(640), silence(256))
+    said(driver, -4.0)
+    driver.say(silence(2000))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["auto"]
+
+
 def test_a_recogniser_that_says_nothing_of_it_changes_nothing() -> None:
     driver = semantic(lambda question: 0.5, speculate=True)
     driver.say(speech(640), silence(256))
