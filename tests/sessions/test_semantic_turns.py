@@ -336,7 +336,7 @@ def test_words_do_not_prolong_the_wait_once_the_model_has_failed() -> None:
     driver.say(speech(640), silence(256))
     said(driver, -4.0)
     driver.say(silence(2000))
-    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + SEMANTIC_SILENCE_MS["auto"]
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + int(SemanticSettings().wait(0.0))
 
 
 def test_a_recogniser_that_says_nothing_of_it_changes_nothing() -> None:
