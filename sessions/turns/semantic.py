@@ -32,18 +32,18 @@ from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilencePolicy, 
 ASK_MS = (100, 200, 300, 500, 800, 1200, 1800, 2500, 3500, 5000, 6500)
 """Silence at which the model is asked."""
 
-SWAY = 0.12
+SWAY = 0.1
 """How much a unit of log-odds changes the logarithm of the wait: fitted to real speech, docs/benchmarks.md, where from
-0.10 to 0.15 it made no difference. The lengths of the same pauses (k = 3.0) and the model's answers there (a = 0.45,
+0.10 to 0.12 it made no difference. The lengths of the same pauses (k = 3.0) and the model's answers there (a = 0.45,
 standard error 0.09) give 0.15."""
 
-WORDS_SWAY = 0.1
-"""How much a unit of that logarithm changes the logarithm of the wait; fitted and shown in the same place."""
+WORDS_SWAY = 0.15
+"""How much a unit of what the words say does; fitted to the same speech, where 0.12 to 0.18 is nearly as good."""
 
 USUAL_WORDS = 3.5
-"""What it is on the average of pauses and ends: a full stop is much the likelier everywhere."""
+"""What they say on the average of pauses and ends: a full stop is much the likelier everywhere."""
 
-WORDS_REACH = 5.0
+WORDS_REACH = 3.0
 """How much more or less than that counts."""
 
 CERTAIN = 4.0

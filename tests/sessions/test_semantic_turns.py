@@ -108,7 +108,7 @@ def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
     answers = iter([0.02, 0.03, 0.9, 0.02, 0.02])
     driver = semantic(lambda question: next(answers))
-    driver.say(speech(640), silence(864))
+    driver.say(speech(640), silence(832))
     assert len(driver.questions) == 5
     assert not driver.all(events.SpeechStopped)
 
@@ -294,7 +294,7 @@ def test_words_multiply_the_wait_within_bounds() -> None:
     settings = SemanticSettings(wait_ms=600, words_sway=0.1)
     assert settings.wait(0.0) == settings.wait(0.0, USUAL_WORDS) == 600
     assert settings.wait(0.0, USUAL_WORDS + 1) == pytest.approx(600 * 0.904837, rel=1e-5)
-    assert settings.wait(0.0, -100) == settings.wait(0.0, USUAL_WORDS - WORDS_REACH) == pytest.approx(600 * 1.648721)
+    assert settings.wait(0.0, -100) == settings.wait(0.0, USUAL_WORDS - WORDS_REACH) == pytest.approx(600 * 1.349859)
 
 
 def test_words_are_asked_for_where_they_count_and_nowhere_else() -> None:
