@@ -63,9 +63,10 @@ def test_the_sound_of_a_sentence_is_that_of_the_recording_with_the_silence_after
     write_wav(tmp_path / "talk.wav", float_to_pcm16(samples), SAMPLE_RATE)
     out = tmp_path / "out"
     out.mkdir()
-    assert cut_recording(tmp_path / "talk.wav", lambda audio: WORDS, out) == 2
+    assert cut_recording(tmp_path / "talk.wav", lambda audio: WORDS, out, "it") == 2
     first, second = read_clips(out)
     assert (first.name, second.name) == ("talk-00", "talk-01")
+    assert first.truth.language == second.truth.language == "it"
     (turn,) = first.truth.turns
     assert (turn.start, turn.end) == pytest.approx((LEAD_S, LEAD_S + 3.5), abs=0.02)
     assert turn.pauses[0] == pytest.approx((LEAD_S + 1.0, LEAD_S + 1.5), abs=0.02)
