@@ -63,7 +63,7 @@ class VoiceFrame(msgspec.Struct, frozen=True, gc=False):
     """For how long at its end nothing has been heard."""
 
 
-class VoiceActivityError(RuntimeError):
+class VoiceActivityError(Exception):
     """Voice activity cannot be had: no slot is free, too much is pending, or the model failed."""
 
 
@@ -170,7 +170,10 @@ class VoiceActivityService:
     # -- ticks ---------------------------------------------------------------------------------------------------------
 
     def _wind(self, rest: float) -> None:
-        """Have a tick in ``rest`` seconds; after whatever else is due by then, so that more frames are there."""
+        """Have a tick in ``rest`` seconds, if none is due; after whatever else is due by then, so that more frames are
+        there."""
+        if self._timer is not None:
+            return
         assert self._loop is not None
         self._timer = self._loop.call_later(rest, self._tick) if rest > 0 else self._loop.call_soon(self._tick)
 
@@ -195,7 +198,7 @@ class VoiceActivityService:
             return
         for stream, frame in zip(streams, heard, strict=True):
             stream.deliver(frame)
-        if lags and self._timer is None and self._loop is not None:
+        if lags and self._loop is not None:
             self._wind(0)
 
     def _step(self, streams: Sequence[VoiceActivityStream], frames: Sequence[Frame]) -> Iterable[VoiceFrame]:

@@ -14,7 +14,7 @@ from duologue.realtime import metrics
 from duologue.realtime.dialects import GA, Dialect
 from duologue.realtime.ws_frames import EXTENSION, DirectProtocol
 from duologue.realtime.ws_protocol import ABNORMAL
-from duologue.sessions.client_events import AnyClientEvent, InvalidEvent
+from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.interfaces import Inlet
 from duologue.sessions.server_events import ErrorBody, ErrorEvent, ServerEvent
@@ -50,7 +50,7 @@ class WebSocketTransport:
         """Nothing can be sent any more."""
         return self._gone or self._closed
 
-    async def receive(self) -> AnyClientEvent | InvalidEvent | None:
+    async def receive(self) -> ClientEvent | InvalidEvent | None:
         """The next event, in order; None once the connection is over, from whichever side."""
         if self._gone:
             return None
@@ -75,7 +75,7 @@ class WebSocketTransport:
         self._direct.write_text([*chain.from_iterable(map(encode, events))])
         return True
 
-    def counted(self, event: AnyClientEvent | InvalidEvent) -> AnyClientEvent | InvalidEvent:
+    def counted(self, event: ClientEvent | InvalidEvent) -> ClientEvent | InvalidEvent:
         """The same event; an invalid one is counted."""
         if isinstance(event, InvalidEvent):
             metrics.invalid_events.labels(code=event.error.code).inc()

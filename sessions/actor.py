@@ -16,11 +16,9 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NoReturn
 
-from duologue.engine.engine import Engine, RequestRefused
+from duologue.engine.engine import RequestRefused
 from duologue.engine.requests import AbortReason, EngineRequest, Finished, ImagePart
-from duologue.engine.stream import Stream
 from duologue.engine.turn_model import Question
-from duologue.engine.voice_activity import VoiceActivityStream
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import (
@@ -57,7 +55,15 @@ from duologue.sessions.effects import (
     TurnJudged,
     VoiceActivity,
 )
-from duologue.sessions.interfaces import DirectTransport, Machine, ToolServers, Transport
+from duologue.sessions.interfaces import (
+    Answer,
+    Detector,
+    DirectTransport,
+    Machine,
+    SessionEngine,
+    ToolServers,
+    Transport,
+)
 from duologue.sessions.media import Media
 from duologue.sessions.metrics import SessionMeter
 from duologue.sessions.outbox import Outbox, Outgoing
@@ -97,7 +103,8 @@ class Mailbox:
         self.events.append(event)
         self._on_event()
 
-    take = post
+    def take(self, event: Input) -> None:
+        self.post(event)
 
     async def put(self, event: Input) -> None:
         """Put an event in as soon as there is room."""
@@ -172,7 +179,7 @@ class SessionActor:
     def __init__(
         self,
         machine: Machine,
-        engine: Engine,
+        engine: SessionEngine,
         transport: Transport,
         *,
         clock: Callable[[], float],
@@ -205,13 +212,13 @@ class SessionActor:
         self._writing = False
         self._closing: CloseSession | None = None
         self._client_gone = False
-        self._streams: dict[str, tuple[Stream, EngineRequest]] = {}
-        self._readable: dict[str, Stream] = {}
+        self._streams: dict[str, tuple[Answer, EngineRequest]] = {}
+        self._readable: dict[str, Answer] = {}
         """Those of the streams that have something to take."""
         self._drain_due = False
         self._tool_servers = tool_servers
         self._tool_calls: dict[str, asyncio.Task[None]] = {}
-        self._voice_activity: VoiceActivityStream | None = None
+        self._voice_activity: Detector | None = None
         self._voice_stream = 0
         self._question: Question | None = None
         """What the turn model was asked last."""
@@ -235,8 +242,10 @@ class SessionActor:
                 tasks.create_task(self._read(), name="session-read")
                 tasks.create_task(self._write(), name="session-write")
                 tasks.create_task(self._work(self._fault), name="session-work")
-        except* (_SessionOver, ConnectionError):
-            pass
+        except BaseExceptionGroup as group:  # not ``except*``: mypyc cannot compile that
+            _, rest = group.split((_SessionOver, ConnectionError))
+            if rest is not None:
+                raise rest from None
         finally:
             self._release()
             if self._tool_servers is not None:
@@ -370,7 +379,7 @@ class SessionActor:
         held = self._outbox.audio_bytes + self._machine.held_bytes + unplayed
         return held < self._output_buffer_bytes and not self._mailbox.full()
 
-    def _note_delta(self, request_id: str, stream: Stream) -> None:
+    def _note_delta(self, request_id: str, stream: Answer) -> None:
         """Called by a stream in the middle of the orchestrator's work: the session's own comes after it."""
         if request_id in self._streams:
             self._readable[request_id] = stream
@@ -501,7 +510,7 @@ class SessionActor:
             assert self._tasks is not None
             self._tasks.create_task(self._catch_up(voice_activity), name="session-catch-up")
 
-    async def _catch_up(self, voice_activity: VoiceActivityStream) -> None:
+    async def _catch_up(self, voice_activity: Detector) -> None:
         """Feed what waits, a second at a time."""
         while self._unfed:
             await voice_activity.wait_below(MAX_PENDING_FRAMES)

@@ -1,12 +1,15 @@
-"""What a session needs from around it and what it offers there: its client's transport, its core, its tool servers, and
-the handle for those who join it. A media track's are in :mod:`~duologue.sessions.media`.
+"""What a session needs from around it and what it offers there: its client's transport, its core, the engine, its tool
+servers, and the handle for those who join it. A media track's are in :mod:`~duologue.sessions.media`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from duologue.engine.requests import AbortReason, Delta, EngineRequest, Usage
+from duologue.engine.turn_model import TurnModelService
+from duologue.engine.voice_activity import VoiceFrame
 from duologue.sessions.client_events import ClientEvent, InvalidEvent
 from duologue.sessions.config import AnySession
 from duologue.sessions.effects import Effect, Input, McpEndpoint
@@ -81,6 +84,54 @@ class Machine(Protocol):
     def start(self) -> list[Effect]: ...
 
     def handle(self, event: Input, now: float) -> list[Effect]: ...
+
+
+class Answer(Protocol):
+    """An open request of the engine: :class:`duologue.engine.stream.Stream`."""
+
+    @property
+    def readable(self) -> bool: ...
+
+    @property
+    def usage(self) -> Usage: ...
+
+    def take(self) -> Delta | None: ...
+
+    def abort(self, reason: AbortReason) -> None: ...
+
+    def on_delta(self, notify: Callable[[], None]) -> None: ...
+
+
+class Detector(Protocol):
+    """A session's voice activity: :class:`duologue.engine.voice_activity.VoiceActivityStream`."""
+
+    @property
+    def pending_frames(self) -> int: ...
+
+    def feed_pcm(self, pcm: bytes) -> None: ...
+
+    async def wait_below(self, limit: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Detectors(Protocol):
+    """Everybody's: :class:`duologue.engine.voice_activity.VoiceActivityService`."""
+
+    def open(self, on_frame: Callable[[VoiceFrame], None], sample_rate: int) -> Detector: ...
+
+
+class SessionEngine(Protocol):
+    """What a session asks of the engine (:class:`duologue.engine.engine.Engine`)."""
+
+    @property
+    def voice_activity(self) -> Detectors: ...
+
+    @property
+    def turn_model(self) -> TurnModelService: ...
+
+    def open(self, request: EngineRequest) -> Answer:
+        """Raises :class:`duologue.engine.engine.RequestRefused`."""
 
 
 class ToolServers(Protocol):

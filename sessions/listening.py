@@ -316,6 +316,12 @@ class Listening:
         if len(self._held) > MAX_HELD:
             self.turn_judged(self._questions, None, now)
 
+    @property
+    def _asking(self) -> bool:
+        """Whether the model has yet to answer. Not read off the attribute where that has just been set to None: mypyc
+        would take it for None from there on, whatever is called in between."""
+        return self._asked_at is not None
+
     def turn_judged(self, question: int, probability: float | None, now: float) -> None:
         """The model's answer. One that comes too late finds no question open."""
         if self._asked_at is None or question != self._questions:
@@ -323,7 +329,7 @@ class Listening:
         position, self._asked_at, self._answer_until = self._asked_at, None, math.inf
         if self._policy is not None:
             self._follow_all(self._policy.judged(probability), position, now)
-        while self._held and self._asked_at is None and self._policy is not None:
+        while self._held and not self._asking and self._policy is not None:
             self._frame(self._policy, self._held.popleft(), now)
 
     def turn_worded(self, full_stop: float) -> None:

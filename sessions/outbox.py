@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from duologue.sessions import server_events as events
@@ -27,13 +26,16 @@ DELTAS = (
 )
 
 
-class Outgoing(msgspec.Struct):
+class Outgoing:
     """An event, and the 24 kHz samples of sound in it."""
 
-    event: events.ServerEvent
-    samples: int = 0
-    pieces: list[Any] | None = None
-    """The deltas that it stands for, once there is more than the event's own, unless it is :meth:`joined`."""
+    __slots__ = ("event", "pieces", "samples")
+
+    def __init__(self, event: events.ServerEvent, samples: int = 0) -> None:
+        self.event = event
+        self.samples = samples
+        self.pieces: list[Any] | None = None
+        """The deltas that it stands for, once there is more than the event's own, unless it is :meth:`joined`."""
 
     @property
     def size(self) -> int:

@@ -10,14 +10,13 @@ import pytest
 from scripted_engine import TIMEOUT_S, LoudnessStream, ScriptedEngine, ScriptedTransport
 from session_driver import NAMES, speech
 
-from duologue.engine.requests import AudioDelta, Finished, TextDelta
+from duologue.engine.requests import AudioDelta, EngineRequest, Finished, TextDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.actor import MAILBOX_EVENTS, MAX_PENDING_FRAMES
 from duologue.sessions.config import Limits
 from duologue.sessions.interfaces import Inlet
 from duologue.sessions.items import InputText, MessageItem
-from duologue.sessions.listening import Listening
 from duologue.sessions.manager import ManagerSettings, SessionManager
 from duologue.sessions.server_events import ServerEvent
 
@@ -122,17 +121,15 @@ async def test_nothing_overtakes_what_waits_for_voice_activity(monkeypatch: pyte
     await asyncio.wait_for(task, TIMEOUT_S)
 
 
-async def test_a_fault_in_the_core_ends_its_session_and_not_whoever_delivered_the_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(self: Listening, now: float) -> None:
+async def test_a_fault_ends_its_session_and_not_whoever_delivered_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: ScriptedEngine, request: EngineRequest) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(Listening, "clear", broken)
     engine, transport = ScriptedEngine(), DirectTransport()
     task = session_on(engine, transport)
     await settle()
-    transport.say(client.InputAudioClear())
+    monkeypatch.setattr(ScriptedEngine, "open", broken)
+    transport.say(client.ResponseCreate())
     with pytest.raises(BaseExceptionGroup) as caught:
         await asyncio.wait_for(task, TIMEOUT_S)
     assert caught.value.subgroup(RuntimeError)

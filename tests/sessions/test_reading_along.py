@@ -138,7 +138,7 @@ def test_the_words_of_a_conversation_wait_for_the_item() -> None:
 
 def test_nothing_is_read_along_while_the_server_is_busy_but_what_would_cost_more_later() -> None:
     driver = transcribing()
-    driver.machine._core.context.__dict__["may_read_along"] = lambda: False
+    object.__setattr__(driver.machine._core.context, "may_read_along", lambda: False)
     reader = Reader(driver, pause_every_ms=10_000)
     reader.say(14_000)
     assert reader.asked == []
