@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from duologue.codecs.wire_audio import WireEncoder
@@ -36,7 +35,7 @@ class OutputItemBase:
         """Whether more of it is to come from the engine."""
         return self.status == "in_progress"
 
-    @cached_property
+    @property
     def place(self) -> dict[str, Any]:
         return {"response_id": self.response_id, "item_id": self.id, "output_index": self.index}
 

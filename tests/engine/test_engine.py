@@ -39,6 +39,7 @@ from duologue.engine.requests import (
     TextDelta,
     Transcribe,
 )
+from duologue.engine.voice_activity import VoiceActivityError
 
 
 @pytest.fixture
@@ -247,7 +248,7 @@ async def test_health_is_not_ready_when_voice_activity_has_failed(engine_of: Any
     await engine.start()
     stream = engine.voice_activity.open(lambda p: None)
     stream.feed(np.ones(512, np.float32))
-    with pytest.raises(RuntimeError, match="gone"):
+    with pytest.raises(VoiceActivityError, match="gone"):
         await asyncio.wait_for(stream.wait_below(1), 5)
     assert not engine.health().ready
     assert engine.health().stages["voice_activity"] == "failed"
