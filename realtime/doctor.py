@@ -16,6 +16,7 @@ from rich.table import Table
 from duologue.engine.cores import usable_cores
 from duologue.engine.deploy import load_deploy
 from duologue.engine.models import MODELS, locate
+from duologue.realtime.compiled import is_compiled
 from duologue.realtime.models import needed_models
 
 Verdict = Literal["ok", "missing", "unused"]
@@ -63,6 +64,7 @@ def report() -> bool:
 def examine() -> Iterator[Finding]:
     """Everything worth knowing before a server is started."""
     yield Finding("system", "python", "ok", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    yield Finding("system", "sessions", "ok", "compiled" if is_compiled() else "plain Python, not compiled")
     yield from _packages()
     yield from _models()
     yield from _devices()
