@@ -70,7 +70,8 @@ def _print(report: GatewayReport, console: Console) -> None:
     cores = (
         f"server and scripted engine on core {_cores(report.server_cores)}, clients on {_cores(report.client_cores)}"
     )
-    table = Table(title="20 ms chunks in real time", caption=cores)
+    build = "compiled" if report.compiled else "not compiled"
+    table = Table(title=f"20 ms chunks in real time, sessions {build}", caption=cores)
     for heading in ("load", "sessions", "CPU", "us per 20 ms", "p99 sound", "p99 turn", "held"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
     rows: list[tuple[str, Load | None]] = [("sound in", report.incoming), ("sound out", report.outgoing)]

@@ -21,6 +21,7 @@ from duologue.realtime.bench.gateway_signal import CHUNK_S, LOOP_S, decisions
 from duologue.realtime.bench.server_process import ECHO, on_cores, own_server
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.client import ServerUnreachable
+from duologue.realtime.compiled import is_compiled
 
 CALLER: Final = "from duologue.realtime.bench.gateway_caller import main; main()"
 SERVER: Final = "from duologue.realtime.bench.gateway_server import main; main({})"
@@ -105,6 +106,8 @@ class Memory(msgspec.Struct, frozen=True):
 class GatewayReport(msgspec.Struct, frozen=True):
     """Everything that was measured; None: it was left out."""
 
+    compiled: bool
+    """Whether the server's sessions are a compiled build's."""
     server_cores: tuple[int, ...]
     client_cores: tuple[int, ...]
     memory: Memory
@@ -133,6 +136,7 @@ async def run_gateway(options: GatewayOptions, on_phase: OnPhase = lambda text: 
             measured = await _measure(fleet, server.pid, options, expected, on_phase)
         echo, most = await _measure_echo(folder, options, on_phase) if options.echo else (None, None)
     return GatewayReport(
+        compiled=is_compiled(),
         server_cores=options.server_cores,
         client_cores=options.client_cores,
         echo=echo,

@@ -13,6 +13,7 @@ from duologue.realtime.bench.cli import app
 from duologue.realtime.bench.gateway_caller import append_frame, text_frame
 from duologue.realtime.bench.gateway_long import Counts, LongReport, Sample, summary
 from duologue.realtime.bench.gateway_run import GatewayOptions, GatewayReport, run_gateway
+from duologue.realtime.compiled import is_compiled
 
 
 def samples(sizes: list[int], threads: int = 5) -> list[Sample]:
@@ -60,6 +61,7 @@ async def test_a_small_run_measures_everything() -> None:
     options = GatewayOptions(sessions=2, seconds=4.0, ramp=False, max_sessions=4)
     report = await run_gateway(options, phases.append)
     assert len(phases) == 6
+    assert report.compiled == is_compiled()
     assert report.incoming.chunks_in > 0
     assert report.incoming.chunks_out == 0
     assert report.outgoing.chunks_in == 0
