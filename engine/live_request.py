@@ -17,6 +17,7 @@ from typing import Any
 
 from duologue.engine import metrics
 from duologue.engine.connectors.shared_memory import Parcel
+from duologue.engine.edge_trace import EdgeTrace
 from duologue.engine.executors.base import (
     HOST_CLOCK,
     WINDOW,
@@ -41,7 +42,7 @@ from duologue.engine.requests import (
 )
 from duologue.engine.sizes import piece_bytes
 from duologue.engine.stage import StageFinish, Taker
-from duologue.engine.stream import OUTPUT_DELTAS, EdgeTrace, Stream
+from duologue.engine.stream import OUTPUT_DELTAS, Stream
 
 logger = logging.getLogger(__name__)
 

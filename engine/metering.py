@@ -11,6 +11,7 @@ import msgspec
 
 from duologue.engine import metrics
 from duologue.engine.continuity import RealTimePlayer
+from duologue.engine.edge_trace import EdgeTrace
 from duologue.engine.executors.base import HOST_CLOCK
 from duologue.engine.metrics import Tally
 from duologue.engine.pipeline import wanted_outputs
@@ -23,7 +24,6 @@ from duologue.engine.requests import (
     TextDelta,
     Transcribe,
 )
-from duologue.engine.stream import EdgeTrace
 
 trace_logger = logging.getLogger("duologue.trace")
 """Gets one record a request, at level debug."""

@@ -17,11 +17,11 @@ from rich.table import Table
 
 from duologue.engine.deploy import DeployError, load_deploy
 from duologue.engine.engine import Engine
+from duologue.engine.executors.base import HOST_CLOCK
 from duologue.engine.metering import EVENTS, RequestTrace, trace_logger
 from duologue.engine.models import ModelUnavailable
 from duologue.engine.pipeline import PipelineError
 from duologue.engine.requests import ChatMessage, Converse, EngineRequest
-from duologue.engine.stream import HOST_CLOCK
 
 QUESTION = "What is the capital of France?"
 

@@ -60,6 +60,18 @@ def test_classes_are_compiled_with_all_that_inherits_from_them() -> None:
     assert heirs == []
 
 
+def test_structs_among_them_have_no_fields_that_mypyc_annotates_otherwise() -> None:
+    fields = [
+        f"{path}: {ast.unparse(field)}"
+        for path in COMPILED
+        for node in ast.walk(ast.parse((REPOSITORY / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and "msgspec.Struct" in map(ast.unparse, node.bases)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and not isinstance(field.annotation, ast.Name)
+    ]
+    assert fields == []
+
+
 @pytest.mark.parametrize(
     ("file", "said"),
     [("machine.py", "plain Python, not compiled"), ("machine.cpython-311-x86_64-linux-gnu.so", "compiled")],

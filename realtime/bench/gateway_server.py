@@ -17,6 +17,7 @@ import numpy as np
 
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.engine.deploy.config import WebRtcDeploy
+from duologue.engine.edge_trace import EdgeTrace
 from duologue.engine.engine import EngineHealth
 from duologue.engine.models import require
 from duologue.engine.pipeline import PipelineConfig
@@ -32,7 +33,7 @@ from duologue.engine.requests import (
     Usage,
 )
 from duologue.engine.silero import SileroModel
-from duologue.engine.stream import EdgeTrace, Stream
+from duologue.engine.stream import Stream
 from duologue.engine.voice_activity import VoiceActivityService
 from duologue.realtime.app import create_app
 from duologue.realtime.auth import ApiKeys

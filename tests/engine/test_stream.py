@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duologue.engine.edge_trace import EdgeTrace
 from duologue.engine.requests import (
     AudioDelta,
     Finished,
@@ -17,7 +18,7 @@ from duologue.engine.requests import (
     Usage,
     WordSpan,
 )
-from duologue.engine.stream import EdgeTrace, Stream
+from duologue.engine.stream import Stream
 
 
 class Owner:

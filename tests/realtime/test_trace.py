@@ -14,8 +14,8 @@ import websockets
 from served import server
 from typer.testing import CliRunner
 
+from duologue.engine.edge_trace import EdgeTrace
 from duologue.engine.metering import RequestTrace
-from duologue.engine.stream import EdgeTrace
 from duologue.realtime.cli import app
 from duologue.realtime.logs import JsonFormatter
 from duologue.realtime.trace import TraceError, from_log
