@@ -43,8 +43,8 @@ COMPILED = (
     "sessions/turns/semantic.py",
     "sessions/turns/silence.py",
 )
-"""A class is compiled with whatever inherits from it, or not at all. Not here: structs that msgspec decodes into, as it
-reads their annotations and mypyc changes those."""
+"""A class is compiled with whatever inherits from it, or not at all. No structs that msgspec decodes into: it reads
+their annotations, and mypyc replaces those that are unions."""
 
 NEEDED_TO_COMPILE = ("mypy[mypyc]==2.4.*", "msgspec>=0.19", "numpy>=2.0")
 """The last two for their types: what mypyc does not know the type of stays as slow as it was."""
