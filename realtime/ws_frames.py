@@ -71,8 +71,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         if self._splitting:
             self._split(data)
             return
+        over = self.handshake_initiated
         super().data_received(data)
-        self._splitting = self.handshake_initiated and data.endswith(b"\r\n\r\n")
+        self._splitting = self.handshake_initiated and not over and data.endswith(b"\r\n\r\n")
         self._longest = min(MAX_HELD, self.config.ws_max_size)
 
     def _split(self, data: bytes) -> None:

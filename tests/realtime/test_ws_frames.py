@@ -178,6 +178,17 @@ async def test_a_client_that_sends_before_it_is_let_in_goes_the_long_way() -> No
     assert peer.got == ["early"]
 
 
+async def test_an_empty_line_in_a_frame_is_not_taken_for_the_end_of_the_request() -> None:
+    early = frame(0x81, b"head\r\n\r\nbody", NO_MASK)
+    peer = await Peer(RealtimeWebSocketProtocol).open(early[:4])
+    assert isinstance(peer.protocol, DirectProtocol)
+    peer.protocol.deliver_to(peer)
+    cut = early.index(b"body")
+    peer.feed(early[4:cut])
+    peer.feed(early[cut:] + frame(0x81, b"second", NO_MASK))
+    assert peer.got == ["head\r\n\r\nbody", "second"]
+
+
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
 async def test_what_is_written_at_once_is_read_back(size: int) -> None:
     peer = await Peer(RealtimeWebSocketProtocol).open()
