@@ -309,6 +309,11 @@ def test_words_are_asked_for_where_they_count_and_nowhere_else() -> None:
         driver.say(silence(3000))
         assert len(driver.all(events.SpeechStopped)) == 1
     assert asked == {"semantic_vad": True, "server_vad": False}
+    driver = semantic(lambda question: 0.99)
+    driver.say(speech(640), silence(800))
+    (request,) = driver.requests.values()
+    assert isinstance(request.payload, Transcribe)
+    assert not request.payload.full_stop, "the turn is over already"
 
 
 def test_words_of_one_pause_say_nothing_of_the_next() -> None:
