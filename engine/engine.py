@@ -191,6 +191,11 @@ class Engine:
             raise RequestRefused("The engine is not running.")
         return self._orchestrator.open(request, more_input)
 
+    def end_session(self, session_id: str) -> None:
+        """No request of this session will come any more: what the stages keep for it may go."""
+        if self._orchestrator is not None:
+            self._orchestrator.end_session(session_id)
+
     async def collect(self, request: EngineRequest) -> list[Delta]:
         """Run a request to its end and return all of its deltas, merged as they were read."""
         async with self.open(request) as stream:

@@ -105,6 +105,12 @@ class Orchestrator:
         self.on_load()
         return run.stream
 
+    def end_session(self, session_id: str) -> None:
+        """No request of this session will come any more: what the stages keep for it may go."""
+        for pool in self._pools.values():
+            for replica in pool.replicas:
+                replica.end_session(session_id)
+
     @property
     def live(self) -> int:
         """Requests whose stages have not all released yet."""

@@ -125,5 +125,11 @@ class Stage(ABC):
     def release(self, state: Any) -> None:
         """The request is over, however it ended: free what ``start`` took. Called exactly once."""
 
+    def end_session(self, session_id: str) -> None:
+        """No request of this session will come any more: what was kept for the next one may go.
+
+        Called from any thread, perhaps while the session's last requests are still open: it returns at once.
+        """
+
     def close(self) -> None:
         """The server stops: free the model."""

@@ -229,6 +229,7 @@ class SessionManager:
             await actor.run()
         finally:
             logger.info("session %s is over", machine.session.id)
+            self._engine.end_session(machine.session.id)
             del self._actors[actor]
             metrics.sessions_open.dec()
 

@@ -95,6 +95,9 @@ class Replica(Protocol):
     def abort(self, request_id: str) -> None:
         """Stop at the stage's next boundary and release. Harmless when the request is unknown."""
 
+    def end_session(self, session_id: str) -> None:
+        """No request of this session will be opened any more."""
+
     async def messages(self) -> list[Message]:
         """Wait for reports; at least one, in order. One caller at a time."""
 

@@ -148,6 +148,11 @@ class InlineReplica:
             if lane is not None:
                 self._kill(lane)
 
+    def end_session(self, session_id: str) -> None:
+        """See :class:`~duologue.engine.executors.base.Replica`."""
+        assert self._model is not None
+        self._model.end_session(session_id)
+
     @property
     def live(self) -> bool:
         """See :class:`~duologue.engine.executors.base.Replica`."""

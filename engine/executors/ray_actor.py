@@ -20,7 +20,7 @@ from duologue.engine.executors.base import Emitted
 from duologue.engine.executors.inline import InlineReplica
 from duologue.engine.executors.outbox import Outbox
 from duologue.engine.executors.ray_wire import Beat, Down, Frame, InOrder, down_decoder, encoder, launch_decoder
-from duologue.engine.executors.wire import Abort, EndInput, Grant, Log, NotReady, Open, Push, Sent
+from duologue.engine.executors.wire import Abort, EndInput, EndSession, Grant, Log, NotReady, Open, Push, Sent
 from duologue.engine.executors.worker import PackingStage
 from duologue.engine.stage import Stage
 from duologue.engine.stream import OUTPUT_DELTAS
@@ -94,6 +94,8 @@ class StageActor:
                 replica.grant(message.request_id, message.total)
             case Abort():
                 replica.abort(message.request_id)
+            case EndSession():
+                replica.end_session(message.session_id)
 
     async def reports(self) -> Frame:
         """Wait for reports, but while requests are open no longer than for the beat, and return them as one frame."""

@@ -11,7 +11,7 @@ import msgspec
 
 from duologue.engine.executors.base import Consumed, Done, Failed, Released, Working
 from duologue.engine.executors.build import StageBuild
-from duologue.engine.executors.wire import Abort, EndInput, Grant, Log, NotReady, Open, Push, Sent, Wire
+from duologue.engine.executors.wire import Abort, EndInput, EndSession, Grant, Log, NotReady, Open, Push, Sent, Wire
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Beat(Wire):
     """Nothing to report, but alive."""
 
 
-Down = Open | Push | EndInput | Grant | Abort
+Down = Open | Push | EndInput | Grant | Abort | EndSession
 Up = Sent | Log | Beat | Consumed | Working | Done | Failed | Released
 
 down_decoder: Final[msgspec.msgpack.Decoder[list[Down]]] = msgspec.msgpack.Decoder(list[Down])

@@ -16,7 +16,7 @@ import msgspec
 
 from duologue.engine.executors.base import Done, Failed, Message, Released
 from duologue.engine.executors.restarts import Restarts
-from duologue.engine.executors.wire import Abort, EndInput, Grant
+from duologue.engine.executors.wire import Abort, EndInput, EndSession, Grant
 from duologue.engine.requests import EngineRequest
 
 ABORT_S: Final = 30.0
@@ -63,6 +63,11 @@ class RemoteReplica(ABC):
         if request_id in self._open:
             self._aborted.setdefault(request_id, time.monotonic())
             self._send(Abort(request_id))
+
+    def end_session(self, session_id: str) -> None:
+        """See :class:`~duologue.engine.executors.base.Replica`."""
+        if self.live:
+            self._send(EndSession(session_id))
 
     async def messages(self) -> list[Message]:
         """See :class:`~duologue.engine.executors.base.Replica`."""

@@ -71,6 +71,10 @@ class Abort(Wire):
     request_id: str
 
 
+class EndSession(Wire):
+    session_id: str
+
+
 class Ping(Wire):
     """To be answered with :class:`Pong`."""
 
@@ -79,7 +83,7 @@ class Close(Wire):
     pass
 
 
-Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | Ping | Close
+Down = Launch | WarmUp | Open | Push | EndInput | Grant | Abort | EndSession | Ping | Close
 
 # -- to the gateway ----------------------------------------------------------------------------------------------------
 

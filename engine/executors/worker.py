@@ -23,6 +23,7 @@ from duologue.engine.executors.wire import (
     Close,
     Down,
     EndInput,
+    EndSession,
     Grant,
     Launch,
     NotReady,
@@ -99,7 +100,7 @@ class PackingStage(Stage):
         self.load, self.warm_up, self.close = stage.load, stage.warm_up, stage.close  # type: ignore[method-assign]
         self.concurrency = stage.concurrency
         self.start, self.release = stage.start, stage.release  # type: ignore[method-assign]
-        self.interrupt = stage.interrupt  # type: ignore[method-assign]
+        self.interrupt, self.end_session = stage.interrupt, stage.end_session  # type: ignore[method-assign]
 
     def process(self, state: Any, piece: Any, context: StageContext) -> None:
         """See :class:`~duologue.engine.stage.Stage`."""
@@ -147,6 +148,8 @@ class Worker:
                 self._replica.grant(message.request_id, message.total)
             case Abort():
                 self._replica.abort(message.request_id)
+            case EndSession():
+                self._replica.end_session(message.session_id)
             case WarmUp():
                 self._spawn(self._warm_up())
             case Ping():

@@ -9,14 +9,16 @@ from collections import OrderedDict, deque
 class SlotTable:
     """Pins sessions to slots. Thread-safe.
 
-    A session comes back to the slot it had. A new one gets a slot nobody has, else that of the session that was idle
-    for longest; only when every slot is busy does it share one, and waits there for its turn.
+    A session comes back to the slot it had. A new one gets a slot nobody has, the one that was given up last first:
+    what sessions begin with is read there already. If there is none, it gets that of the session that was idle for
+    longest; only when every slot is busy does it share one, and waits there for its turn.
     """
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
             raise ValueError("slots must be at least 1")
         self._free = deque(range(slots))
+        """The next one to be given is the first."""
         self._slot_of: OrderedDict[str, int] = OrderedDict()
         self._busy = [0] * slots
         self._lock = threading.Lock()
@@ -35,6 +37,15 @@ class SlotTable:
         """One request on ``slot`` is over; its session keeps the slot until another one needs it."""
         with self._lock:
             self._busy[slot] -= 1
+            if not self._busy[slot] and slot not in self._slot_of.values():
+                self._free.appendleft(slot)
+
+    def end_session(self, session_id: str) -> None:
+        """The session gives its slot up; while a request of it is open there, when that is released."""
+        with self._lock:
+            slot = self._slot_of.pop(session_id, None)
+            if slot is not None and not self._busy[slot]:
+                self._free.appendleft(slot)
 
     def _take_over(self) -> int:
         """Forget the session that has not come back for longest, idle ones first."""

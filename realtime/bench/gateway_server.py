@@ -112,6 +112,9 @@ class ScriptedEngine:
         self._wind()
         return voice.stream
 
+    def end_session(self, session_id: str) -> None:
+        """Nothing is kept for one."""
+
     def _wind(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

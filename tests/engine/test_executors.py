@@ -210,6 +210,12 @@ async def test_an_abort_reaches_a_stage_that_waits_for_credit_and_each_start_is_
     assert started == released <= 8
 
 
+async def test_stages_are_told_of_the_end_of_a_session(rig: Rig) -> None:
+    rig.orchestrator.end_session("one")
+    rig.orchestrator.end_session("two")
+    assert await rig.text("ended") == "one two"
+
+
 async def test_a_slow_reader_holds_its_own_producer_and_nobody_else(rig: Rig) -> None:
     slow = rig.open("numbers 5000")
     rig.orchestrator._runs[slow.request_id].stream._limit = 50

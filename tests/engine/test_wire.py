@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from duologue.engine.connectors.shared_memory import Packed
 from duologue.engine.executors.base import Consumed, Done, Failed, Released
-from duologue.engine.executors.wire import Abort, Channel, Grant, Log, Push, Sent, down_decoder, up_decoder
+from duologue.engine.executors.wire import Abort, Channel, EndSession, Grant, Log, Push, Sent, down_decoder, up_decoder
 
 UP = [
     [Sent("r", Packed(b"\0" * 300), 1.5), Consumed("r", 3, 0.25)],
@@ -68,7 +68,7 @@ async def test_messages_cross_a_connection_and_its_end_is_told_once() -> None:
     right: Channel[Any] = Channel(down_decoder, got.extend, lost)
     await loop.create_unix_connection(lambda: left, sock=ours)
     await loop.create_unix_connection(lambda: right, sock=theirs)
-    sent = [Push("r", None), Grant("r", 40), Push("r", Packed(None, "name", 7)), Abort("r")]
+    sent = [Push("r", None), Grant("r", 40), Push("r", Packed(None, "name", 7)), Abort("r"), EndSession("s")]
     for message in sent:
         left.send([message])
     left.close()

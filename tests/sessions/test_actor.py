@@ -115,6 +115,14 @@ async def test_fc_119_a_client_that_hangs_up_aborts_its_requests_everywhere() ->
     assert answer.aborted
 
 
+async def test_the_engine_is_told_when_a_session_is_over() -> None:
+    engine = ScriptedEngine()
+    async with session(manager_of(engine)) as transport:
+        (created,) = [event for event in transport.sent if isinstance(event, events.SessionCreated)]
+        assert engine.ended == []
+    assert engine.ended == [created.session.id]
+
+
 async def test_an_interruption_reaches_the_engine_and_nothing_old_leaves() -> None:
     engine = ScriptedEngine()
     async with session(manager_of(engine)) as transport:

@@ -109,6 +109,8 @@ class ScriptedEngine:
         self.voice_activity = self
         self.turn_model = ScriptedTurnModel()
         self.work = Work()
+        self.ended: list[str] = []
+        """Ids of sessions."""
         self._opened: asyncio.Queue[ScriptedStream] = asyncio.Queue()
 
     def open(self, what: Any, sample_rate: int = 16_000) -> Any:
@@ -122,6 +124,9 @@ class ScriptedEngine:
         self.streams.append(stream)
         self._opened.put_nowait(stream)
         return stream
+
+    def end_session(self, session_id: str) -> None:
+        self.ended.append(session_id)
 
     async def opened(self) -> ScriptedStream:
         return await asyncio.wait_for(self._opened.get(), TIMEOUT_S)

@@ -44,7 +44,7 @@ class Source(Stage):
 
     ``numbers N``, ``blocks N SIZE``, ``endless``, ``endless-blocks``, ``outside`` (waits to be interrupted), ``usage``,
     ``fail TEXT``, ``die``, ``undeclared``, ``hold FIFO``, ``environment NAME``, ``counts`` (starts and releases before
-    this one), ``pid``.
+    this one), ``ended`` (sessions that have), ``pid``.
     """
 
     def __init__(self, broken: str = "", greeting: str = "") -> None:
@@ -52,6 +52,7 @@ class Source(Stage):
         self._greeting = greeting
         self._lock = threading.Lock()
         self._started = self._released = 0
+        self._ended: list[str] = []
 
     def load(self) -> None:
         if self._broken == "load":
@@ -73,6 +74,9 @@ class Source(Stage):
     def release(self, state: Any) -> None:
         with self._lock:
             self._released += 1
+
+    def end_session(self, session_id: str) -> None:
+        self._ended.append(session_id)
 
     def process(self, state: Any, piece: Any, context: Any) -> None:
         if isinstance(piece, str):  # streamed input
@@ -105,6 +109,8 @@ class Source(Stage):
                 context.emit(TextDelta(text=os.environ.get(name, "unset")))
             case ["counts"]:
                 context.emit(TextDelta(text=f"{state[0]} {state[1]}"))
+            case ["ended"]:
+                context.emit(TextDelta(text=" ".join(self._ended)))
             case ["pid"]:
                 context.emit(TextDelta(text=str(os.getpid())))
             case ["greeting"]:

@@ -214,6 +214,10 @@ class LlamaCppLanguageModel(Stage):
         """The slot may be given to another session, if need be."""
         self._slots.release(state)
 
+    def end_session(self, session_id: str) -> None:
+        """Its slot is the next one that a new session gets."""
+        self._slots.end_session(session_id)
+
     def close(self) -> None:
         """Stop the batch loop and free the weights."""
         del self._server

@@ -186,6 +186,10 @@ class TransformersLanguageModel(Stage):
         """The slot may be given to another session, if need be."""
         self._slots.release(state.slot)
 
+    def end_session(self, session_id: str) -> None:
+        """Its slot is the next one that a new session gets."""
+        self._slots.end_session(session_id)
+
     def close(self) -> None:
         """End the batch and free the weights."""
         self._batch.close()

@@ -145,6 +145,23 @@ def test_a_new_session_leaves_the_others_cache_alone(model, run_stage):
 
 
 @pytest.mark.models
+def test_who_comes_when_somebody_has_gone_leaves_the_others_cache_alone(model, run_stage):
+    """There are two slots."""
+
+    def say(session: str, *messages: ChatMessage) -> list[object]:
+        return run_stage(model, Converse(messages=messages, seed=1, max_output_tokens=8), session_id=session)
+
+    long = (SYSTEM, user("Tell me about the sea, the hills and the towns of France. " * 3))
+    first = say("stays", *long)
+    say("goes", SYSTEM, user("Hello."))
+    for number in range(3):
+        model.end_session(f"comes {number - 1}" if number else "goes")
+        say(f"comes {number}", SYSTEM, user("Hello."))
+    again = say("stays", *long, ChatMessage(role="assistant", text=text_of(first)), user("And then?"))
+    assert usage_of(again).cached_tokens >= usage_of(first).input_tokens
+
+
+@pytest.mark.models
 def test_fc_122_sessions_do_not_see_each_other(model, run_stage):
     questions = {"a": "My dog is called Bello. What is my dog called?", "b": "My cat is Minka. What is my cat called?"}
     answers = {}
