@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -20,7 +19,6 @@ from starlette.applications import Starlette
 from uvicorn.server import ServerState
 
 from duologue.realtime import wire
-from duologue.realtime.receive_coalescing import ReceiveCoalescing
 from duologue.realtime.ws_protocol import RealtimeWebSocketProtocol
 
 Headers = list[tuple[bytes, bytes]]
@@ -95,7 +93,7 @@ def http_server(
         uvicorn.Config(
             app,
             http="httptools",
-            ws=partial(RealtimeWebSocketProtocol, coalescing=ReceiveCoalescing()),  # type: ignore[arg-type]
+            ws=RealtimeWebSocketProtocol,
             ws_max_size=wire.MAX_FRAME_BYTES,
             ws_ping_interval=ping_interval_s,
             ws_ping_timeout=ping_timeout_s,

@@ -11,14 +11,12 @@ breaks a rule. Both ways meet at frame boundaries only, so ``websockets`` still 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Request
 from websockets.protocol import OPEN
-
-from duologue.realtime.receive_coalescing import ReceiveCoalescing
 
 EXTENSION = "duologue.direct"
 """Among the ASGI extensions of a connection's scope: ``protocol`` is its :class:`DirectProtocol`."""
@@ -55,11 +53,6 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     _fragmented = False
     """Between the first and the last fragment of a message."""
 
-    def __init__(self, *args: Any, coalescing: ReceiveCoalescing | None = None, **options: Any) -> None:
-        """``coalescing``: that of the server, if it gathers what comes in; the rest is uvicorn's."""
-        super().__init__(*args, **options)
-        self._coalescing = coalescing
-
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def handle_connect(self, event: Request) -> None:
@@ -75,8 +68,6 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
-        if self._coalescing is not None:
-            self._coalescing.note(self.loop)
         if self._splitting:
             self._split(data)
             return
