@@ -110,6 +110,9 @@ def serve(
     media_workers: MediaWorkers = None,
 ) -> None:
     """Serve conversations at /v1/realtime; fetches the models it misses first."""
+    from duologue.engine.stages.threads import keep_blas_to_one_thread
+
+    keep_blas_to_one_thread()
     from duologue.engine.deploy import DeployError
     from duologue.realtime.serve import ServeOptions, StartError, run
 

@@ -8,6 +8,15 @@ SPIN_COUNT = "1000"
 """Turns of a waiting thread before it sleeps: a few microseconds, longer than a step of a small model is uneven."""
 
 
+def keep_blas_to_one_thread() -> None:
+    """Have numpy compute on the thread that asks. Called before numpy is loaded, which reads this once.
+
+    What the stages multiply is too small to share. The threads that OpenBLAS keeps for more turn in a loop while they
+    wait: 3 % of a server's processor time with eight callers on two cores. A value that the user has set stands.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def let_waiting_threads_sleep() -> None:
     """Have OpenMP threads sleep at a barrier after a moment. Called before the libraries that use OpenMP are loaded.
 

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx2
@@ -36,6 +37,19 @@ def refused(*arguments: str, **environment: str) -> str:
     (line,) = done.stderr.strip().splitlines()
     assert line.startswith("duologue: ")
     return line
+
+
+def test_blas_is_kept_to_one_thread_before_numpy_reads_how_many_it_may_have() -> None:
+    program = """
+import sys
+from duologue.engine.stages import threads
+threads.keep_blas_to_one_thread = lambda: print("numpy" in sys.modules)
+from duologue.realtime.cli import main
+sys.argv = ["duologue", "serve", "--api-key", ""]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n"
 
 
 def test_a_busy_port_is_one_clear_line() -> None:
