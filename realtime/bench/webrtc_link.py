@@ -28,7 +28,7 @@ class Impairments:
     skew: float = 0.0
     """Seconds by which each second is stretched: 0.0002 is a sender whose clock is 200 ppm slow."""
     drop_next: int = 0
-    """So many datagrams are lost, whatever else."""
+    """So many packets of sound or video (RTP, not RTCP) are lost, whatever else."""
     drop_if: Any = None
     """``drop_if(data)``: lost if true."""
 
@@ -103,8 +103,11 @@ class LossyLink:
         if not data or data[0] < 128:
             other.send(data, counts, record=False)
             return
-        if impairments.drop_next or (impairments.drop_if is not None and impairments.drop_if(data)):
-            impairments.drop_next = max(0, impairments.drop_next - 1)
+        if impairments.drop_next and not _is_rtcp(data):
+            impairments.drop_next -= 1
+            counts.lost += 1
+            return
+        if impairments.drop_if is not None and impairments.drop_if(data):
             counts.lost += 1
             return
         if self._rng.random() < impairments.loss:
@@ -117,6 +120,11 @@ class LossyLink:
                 loop.call_later(delay, other.send, data, counts, self.record)
             else:
                 other.send(data, counts, self.record)
+
+
+def _is_rtcp(data: bytes) -> bool:
+    """On a port that both share, by the packet's type (RFC 5761, section 4)."""
+    return len(data) > 1 and 192 <= data[1] <= 223
 
 
 class _Side(asyncio.DatagramProtocol):

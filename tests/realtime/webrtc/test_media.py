@@ -13,7 +13,7 @@ from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from webrtc_call import Call, ToneTrack, calling, until
 
 from duologue.codecs.pcm import PCM16
-from duologue.realtime.bench.webrtc_link import Impairments
+from duologue.realtime.bench.webrtc_link import Impairments, LossyLink
 from duologue.realtime.webrtc.aiortc_wire import agree_on_opus
 from duologue.realtime.webrtc.jitter import JitterStats
 
@@ -65,6 +65,17 @@ async def test_FC_147_one_lost_packet_costs_no_hold_afterwards() -> None:
         after = await heard_for(call, 1.0)
         assert call.incoming.stats.held_s - held < 0.1
         assert steepest(after) < 1.5 * 2 * np.pi * 220 / RATE * 8000
+
+
+async def test_what_the_link_is_to_lose_is_sound_and_not_the_report_that_comes_before_it() -> None:
+    passed: list[bytes] = []
+    report, sound = bytes([128, 200]) + bytes(26), bytes([128, 96]) + bytes(40)
+    async with LossyLink() as link:
+        link.to_answerer.drop_next = 1
+        link._answerer_side.send = lambda data, counts, record: passed.append(data)  # type: ignore[method-assign]
+        for data in (report, sound, sound):
+            link.pass_on(link._offerer_side, data)
+    assert passed == [report, sound]
 
 
 async def test_FC_156_five_percent_of_loss_are_concealed_without_a_click() -> None:
