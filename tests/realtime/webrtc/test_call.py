@@ -79,7 +79,7 @@ async def test_fc_003_barge_in_over_a_call_is_cut_by_the_server(serve: Any, sett
         said = [message.text for message in payload.messages if message.role == "assistant"]
         assert said == [" ".join(ANSWER.split()[: truncated["audio_end_ms"] // 1000])]
         assert len(client.loud_at) == loud, "nothing of the old answer is heard"
-        await client.until("conversation.item.added")  # the turn is whole
+        await client.until("conversation.item.done")  # the turn is whole
         assert violations(trace_of(client)) == []
 
 
