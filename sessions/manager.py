@@ -229,9 +229,9 @@ class SessionManager:
             await actor.run()
         finally:
             logger.info("session %s is over", machine.session.id)
-            self._engine.end_session(machine.session.id)
             del self._actors[actor]
             metrics.sessions_open.dec()
+            self._engine.end_session(machine.session.id)
 
     async def drain(self, timeout_s: float) -> None:
         """Admit nobody; let answers in progress finish and sessions close; cancel what is left at the time-out."""

@@ -123,6 +123,18 @@ async def test_the_engine_is_told_when_a_session_is_over() -> None:
     assert engine.ended == [created.session.id]
 
 
+async def test_a_session_gives_its_room_up_even_if_the_engine_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(engine: ScriptedEngine, session_id: str) -> None:
+        raise ConnectionError("the worker is gone")
+
+    monkeypatch.setattr(ScriptedEngine, "end_session", fail)
+    manager = manager_of(ScriptedEngine())
+    with pytest.raises(ConnectionError):
+        async with session(manager):
+            assert manager.open_sessions == 1
+    assert manager.open_sessions == 0
+
+
 async def test_an_interruption_reaches_the_engine_and_nothing_old_leaves() -> None:
     engine = ScriptedEngine()
     async with session(manager_of(engine)) as transport:
