@@ -19,12 +19,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.protocol import State
 
 from duologue.realtime.event_log import EventLog, without_media
 from duologue.sessions.client_events import ClientEvent, SessionUpdate
 
 LARGEST_FRAME = 64 * 1024 * 1024
 AUDIO_DELTA = "response.output_audio.delta"
+HUNG_UP = "connection.hung_up"
+"""The note in the log where the client itself ended the connection."""
 
 
 class ClientError(Exception):
@@ -138,6 +141,7 @@ class RealtimeClient:
         self._connection = connection
         self._clock = clock
         self._decoder = msgspec.json.Decoder(ServerMessage)
+        self._hung_up = False
         self.log = log
 
     @classmethod
@@ -181,17 +185,27 @@ class RealtimeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection properly; whoever iterates the client gets to the end."""
+        """Close the connection properly; whoever iterates the client gets to the end.
+
+        Who hangs up has no more to say: what other tasks send from here on is dropped, without an error.
+        """
+        if self._connection.state is State.OPEN and not self._hung_up:
+            self._hung_up = True
+            self.log.note({"type": HUNG_UP}, self._clock())
         await self._connection.close()
 
     async def send(self, event: ClientEvent) -> None:
         """Send any event but audio. Raises :class:`ConnectionLost`."""
+        if self._hung_up:
+            return
         frame = encode_client_event(event)
         self.log.sent(without_media(msgspec.json.decode(frame)), self._clock())
         await self._send(frame)
 
     async def append(self, pcm: bytes, due: float | None = None) -> None:
         """Send input audio (PCM16, 24 kHz); ``due`` is when it ought to leave and is logged."""
+        if self._hung_up:
+            return
         now = self._clock()
         self.log.start_input_clock(now)
         self.log.sent({"type": "input_audio_buffer.append", "bytes": len(pcm)}, now, due)

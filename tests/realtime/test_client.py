@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import socket
@@ -203,6 +204,34 @@ async def test_sending_on_a_closed_connection_is_a_client_error():
         assert [received async for received in client] == []
         with pytest.raises(ConnectionLost):
             await client.append(b"\0\0")
+
+
+async def test_who_has_hung_up_says_nothing_more_and_that_is_no_error():
+    hung_up = asyncio.Event()
+    late: list[str | bytes] = []
+
+    async def script(connection: ServerConnection) -> None:
+        await connection.send(CREATED)
+        # What is sent while the close is on its way still arrives.
+        await hung_up.wait()
+        await connection.send('{"type":"response.created","response":{"id":"R"}}')
+        late.extend([frame async for frame in connection])
+
+    async with scripted(script) as url, await RealtimeClient.connect(url) as client:
+        events = aiter(client)
+        await anext(events)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        await client.send(ResponseCancel())
+        await client.append(bytes(960))
+        hung_up.set()
+        await closing
+        await client.append(bytes(960))
+    assert late == []
+    assert [(entry.dir, entry.event["type"]) for entry in client.log.entries()] == [
+        ("s2c", "session.created"),
+        ("note", "connection.hung_up"),
+    ]
 
 
 def test_media_is_replaced_at_any_depth():

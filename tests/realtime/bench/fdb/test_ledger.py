@@ -54,3 +54,9 @@ def test_errors_that_a_client_brings_on_itself_are_warnings():
     assert verdict.failures == []
     assert len(verdict.warnings) == 2
     assert check(log(refused)).failures == ["error x: too late"]
+
+
+def test_an_answer_that_crossed_the_hanging_up_need_not_end():
+    hung_up = log({"type": "connection.hung_up"}, dir="note")
+    assert check([*hung_up, *log(CREATED, SOUND)]).failures == []
+    assert check([*log(CREATED, SOUND), *hung_up]).failures == ["a response was never done"]
