@@ -72,6 +72,7 @@ _LEADS_ON: Final = frozenset(
 """Words that begin a phrase: a cut before one of these is heard least."""
 _SAID: Final = re.compile(r"[^\W\d_]+(?:['’.][^\W\d_]+)*|\d")
 _DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
+_SAME_DIGIT: Final = re.compile(r"\b(\d)\s+\1$")
 _LAST_WORD: Final = re.compile(r"\S+\s*$")
 _PART_OF_WORD: Final = re.compile(r"\w[^\w'’]+")
 _OPEN_LINK: Final = re.compile(r"\]\([^)]*$")
@@ -179,11 +180,12 @@ class ClauseSplitter:
         head, last = written[: self._word_start], written[self._word_start :]
         if self._words <= self._longest // 2 or _inside_link(head.rstrip()):
             return False
-        amount = _DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit()
-        if amount and self._words <= 2 * self._longest:  # more than that is no amount: "5 5 5 5 5"
+        row = _SAME_DIGIT.search(written)  # no amount: "5 5 5 5 5", as a small model writes that has lost its way
+        amount = not row and (_DIGIT_AROUND.search(head.rstrip()) or last[0].isdigit())
+        if amount and self._words <= 2 * self._longest:  # more than that is none either
             return False
         hurries = self._cuts < 2 and self._longest < WORDS[1][1]
-        return self._words > self._longest or (hurries and last.lower() in _LEADS_ON)
+        return self._words > self._longest or (hurries and (row is not None or last.lower() in _LEADS_ON))
 
     @property
     def _limits(self) -> tuple[int, int]:

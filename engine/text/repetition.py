@@ -39,24 +39,28 @@ def _has_repeated_phrase(words: Sequence[str], length: int) -> bool:
 LONGEST_LOOP: Final = 500
 """Characters of the longest passage whose repetition is noticed."""
 _LEAST_LOOP: Final = 200
-"""Characters that must have been said in vain before a text is stopped."""
+"""Characters that must have been said in vain before a text is stopped, unless these are many repetitions."""
+_MOST_REPETITIONS: Final = 24
+"""Of a word, however short: "7 7 7 7" is stopped before anybody has listened to it for a minute."""
+_PROBE: Final = 24
 
 
 def ends_in_a_loop(text: str) -> bool:
-    """True when ``text`` ends in the same passage four times or more, 200 characters or more in all.
+    """True when ``text`` ends in the same passage four times or more, 200 characters or more in all, or 24 times.
 
     For text that a model is writing: it need not know words, so that it holds for any language. A list whose lines
-    begin alike, or a rhyme with a refrain, is none.
+    begin alike, or a rhyme with a refrain, is none, nor is a rule or a number of one character.
     """
-    if len(text) < _LEAST_LOOP:
-        return False
-    probe = text[-24:]
+    probe = text[-_PROBE:]
     at = len(text) - len(probe)
-    while (at := text.rfind(probe, 0, at + len(probe) - 1)) >= 0:
+    while len(probe) == _PROBE and (at := text.rfind(probe, 0, at + len(probe) - 1)) >= 0:
         period = len(text) - len(probe) - at
         if period > LONGEST_LOOP:
             return False
         span = max(4 * period, _LEAST_LOOP)
+        characters = set(text[-period:])
+        if len(characters) > 1 and any(map(str.isalnum, characters)):
+            span = min(span, _MOST_REPETITIONS * period)
         if len(text) >= span and text[-span + period :] == text[-span:-period]:
             return True
     return False
