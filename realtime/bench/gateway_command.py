@@ -74,11 +74,13 @@ def _print(report: GatewayReport, console: Console) -> None:
     table = Table(title=f"20 ms chunks in real time, sessions {build}", caption=cores)
     for heading in ("load", "sessions", "CPU", "us per 20 ms", "p99 sound", "p99 turn", "held"):
         table.add_column(heading, justify="left" if heading == "load" else "right")
-    rows: list[tuple[str, Load | None]] = [("sound in", report.incoming), ("sound out", report.outgoing)]
-    rows += [("both ways", report.both), *(("both ways", step) for step in report.steps), ("bare echo", report.echo)]
+    one_way: list[tuple[str, Load | None]] = [("sound in", report.incoming), ("sound out", report.outgoing)]
+    both = [("both ways", report.both), *(("both ways", step) for step in report.steps), ("bare echo", report.echo)]
+    rows = [(name, load) for name, load in [*one_way, *both] if load is not None]
     for name, load in rows:
-        if load is not None:
-            table.add_row(name, *_figures(load))
+        # Only sound both ways can be held.
+        held = "-" if name in dict(one_way) else "yes" if load.held else "no"
+        table.add_row(name, *_figures(load), held)
     console.print(table)
     memory = report.memory
     console.print(
@@ -88,7 +90,7 @@ def _print(report: GatewayReport, console: Console) -> None:
     if report.sessions_per_core is not None:
         echo = "" if report.echo_sessions_per_core is None else f"; bare echo: {report.echo_sessions_per_core}"
         console.print(f"sessions per core: {report.sessions_per_core}{echo}")
-    late = [load for _, load in rows if load is not None and (load.pacing_lag.p99 or 0) > PACED_MS]
+    late = [load for _, load in rows if (load.pacing_lag.p99 or 0) > PACED_MS]
     if late:
         console.print("The clients were late themselves: this machine was too busy for these figures to be trusted.")
 
@@ -100,8 +102,7 @@ def _figures(load: Load) -> tuple[str, ...]:
     def late(metric: Metric) -> str:
         return "-" if metric.p99 is None else f"{metric.p99:.1f} ms"
 
-    held = "yes" if load.held else "no"
-    times = (late(load.added_sound), late(load.added_decision), held)
+    times = (late(load.added_sound), late(load.added_decision))
     return (str(load.sessions), f"{load.cpu_share:.0%}", number(load.cpu_us), *times)
 
 
