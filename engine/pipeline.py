@@ -52,6 +52,8 @@ class Capabilities:
     voice_languages: tuple[str, ...] = ()
     """ISO 639-1 codes of the languages that the voices speak; empty: any."""
     native_duplex: bool = False
+    reads_ahead: bool = False
+    """The language model keeps what it is given to read before an answer is wanted (``Converse.prepare``)."""
     turn_model: bool = False
     """``semantic_vad`` is judged by a model; without one it waits for a longer silence."""
 

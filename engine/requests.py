@@ -144,7 +144,9 @@ class Converse(Frozen, frozen=True, tag="converse"):
     """Whether one answer may hold several calls; None: as the model likes."""
     prepare: bool = False
     """Only read the messages, so that a later request which begins with them is answered sooner. Nothing is written,
-    and nothing is counted. Backends that keep no such cache of their own do nothing."""
+    and nothing is counted. Backends without the ability ``reads_ahead`` do nothing."""
+    begun: str = ""
+    """With ``prepare``: what the user's next message begins with, as far as it has been heard."""
     reasoning_effort: ReasoningEffort | None = None
     """For models that think before they answer; others ignore it."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from duologue.engine.requests import ChatMessage, EngineRequest
 
-Ability = Literal["tools", "image_in", "multilingual"]
+Ability = Literal["tools", "image_in", "multilingual", "reads_ahead"]
 """What depends on the model that a stage runs, and not on the pipeline: the field of
 :class:`~duologue.engine.pipeline.Capabilities` of that name."""
 

@@ -99,7 +99,7 @@ class Answering:
         self._prepare()
 
     def turn_heard(self, turn: TurnSound) -> None:
-        self._transcribing.heard(turn)
+        self._transcribing.heard(turn, ahead=self._prepares)
 
     def turn_paused(self, utterance: Utterance, now: float) -> None:
         if not (self._answers_turns or self._only_transcribes) or self.busy or self._speculation is not None:
@@ -125,13 +125,20 @@ class Answering:
         window_ms = detection.silence_duration_ms if isinstance(detection, ServerVad) else SEMANTIC_WINDOW_MS
         return (window_ms - pause_ms(window_ms)) / 1000
 
+    @property
+    def _prepares(self) -> bool:
+        return self._answers_turns and not self.busy and self._core.context.prepares
+
     def _prepare(self) -> None:
         """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
-        if not self._answers_turns or self.busy or not self._core.context.prepares:
+        if not self._prepares:
             return
         self._stop_preparing()
+        # With pictures in view the user's message begins with these.
+        begun = "" if self._core.view else self._transcribing.begun
         with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted
-            self._preparation = self.responses.requests.prepare(effective_settings(self._core, ResponseOverrides()))
+            settings = effective_settings(self._core, ResponseOverrides())
+            self._preparation = self.responses.requests.prepare(settings, begun)
 
     def _stop_preparing(self) -> None:
         """The answer itself is asked for. A preparation that came after it would spoil the cache for the next turn."""
@@ -262,7 +269,10 @@ class Answering:
                 self._preparation = None
             return
         if self._transcribing.owns(request_id):
+            begun = self._transcribing.begun
             entry = self._transcribing.output(request_id, delta)
+            if self._transcribing.begun not in ("", begun):
+                self._prepare()
             if entry is not None:
                 if self._unanswered == entry.id and self._core.conversation.find(entry.id) is entry:
                     self._answer(entry, now)

@@ -105,6 +105,13 @@ class LiveTranscript:
         last = self._agreed[-1]
         return self._joined([*self._settled, *self._agreed[:-1], Word(last.text.rstrip(_PUNCTUATION) or last.text)])
 
+    def begun(self, words: Words) -> str:
+        """What the turn most likely begins with, ``words`` being a hypothesis about the sound after ``until``.
+
+        Unlike what stands it need not be true: another hypothesis may take all of it back.
+        """
+        return self._joined([*self._settled, *words.split()[: -self._held_back]])
+
     def hear(self, words: Words) -> None:
         """The next hypothesis about the sound after ``until``."""
         self._note_language(words)

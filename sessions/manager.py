@@ -74,6 +74,8 @@ class ManagerSettings:
     output_buffer_bytes: int = 2 * 1024 * 1024
     input_buffer_s: float = 30.0
     speculate: bool = True
+    reads_ahead: bool = False
+    """Whether the language model keeps what it reads before an answer is wanted."""
     can_call_tools: bool = False
     translation_instructions: str = INSTRUCTIONS
     takes_images: bool = False
@@ -119,6 +121,7 @@ def settings_from_deploy(deploy: DeployConfig, served: ServedNames, capabilities
         output_buffer_bytes=deploy.duplex_session.output_buffer_bytes,
         input_buffer_s=deploy.duplex_session.input_buffer_s,
         speculate=deploy.duplex_session.speculate,
+        reads_ahead=capabilities.reads_ahead,
         can_call_tools=capabilities.tools,
         translation_instructions=deploy.translation_instructions or INSTRUCTIONS,
         takes_images=capabilities.image_in,
@@ -294,7 +297,7 @@ class SessionManager:
             prompts=settings.prompts,
             make_suppressor=settings.make_suppressor,
             mcp=McpPolicy(settings.mcp, installed=self._tool_servers is not None),
-            prepares=settings.speculate,
+            prepares=settings.speculate and settings.reads_ahead,
             media_clock=media_clock,
             may_speculate=self._may_speculate,
             may_read_along=self._may_read_along,

@@ -71,13 +71,13 @@ class ResponseRequests:
             settings.first_chunk_s,
         )
 
-    def prepare(self, settings: ResponseSettings) -> str | None:
+    def prepare(self, settings: ResponseSettings, begun: str) -> str | None:
         """Have what the coming answer's prompt begins with read while the user speaks. None: there is nothing yet.
 
-        Raises :class:`ContextTooLong`.
+        ``begun``: the first words of what the user is saying. Raises :class:`ContextTooLong`.
         """
         messages = self._messages(settings)
-        if not messages or any(message.images for message in messages):
+        if not (messages or begun) or any(message.images for message in messages):
             return None
         limit = settings.max_output_tokens
         payload = Converse(
@@ -86,6 +86,7 @@ class ResponseRequests:
             max_output_tokens=limit if isinstance(limit, int) else None,
             tools=settings.tools,
             prepare=True,
+            begun=begun,
         )
         return self._core.open_request(payload, PREPARED_IN_S)
 

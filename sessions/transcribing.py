@@ -1,8 +1,9 @@
 """Turning the user's sound into words: recogniser requests, and what the client is told of them.
 
 The words of an item are asked for when it is committed. Before that, while the turn is still being spoken, they are
-read along where the client wants to see them (:data:`STREAMS`), and in every session as far as needed to keep the rest
-of a long turn short (:mod:`duologue.sessions.live_transcript`); both only while the server has time for it.
+read along where the client wants to see them (:data:`STREAMS`), where the language model is to read them while the user
+speaks (:data:`AHEAD`), and in every session as far as needed to keep the rest of a long turn short
+(:mod:`duologue.sessions.live_transcript`); all only while the server has time for it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ STREAMS: Final = {"minimal": 250, "low": 400, "medium": 800, "high": 1500, "xhig
 
 USUAL_DELAY: Final = "low"
 """Of a transcription session that names none. In a conversation a ``delay`` is what asks for streaming."""
+
+AHEAD: Final = 1500 * TICKS_PER_MS
+"""New sound, in ticks, after which the language model is given the words so far of a turn that will be answered: on two
+cores a small one needs 6 ms for each of them, which the user would wait for at the end."""
 
 SETTLE: Final = 7 * TICKS_PER_SECOND
 """Unsettled sound, in ticks, from which on a pause is looked for: with a little more the recogniser needs a longer
@@ -102,6 +107,8 @@ class Hearing:
     settle_from: int = SETTLE
     """Length of unsettled sound, in ticks, at which a pause is looked for again."""
     reading: Reading | None = None
+    begun: str = ""
+    """What it most likely begins with."""
 
 
 class Transcribing:
@@ -126,8 +133,14 @@ class Transcribing:
 
     # -- a turn in progress --------------------------------------------------------------------------------------------
 
-    def heard(self, turn: TurnSound) -> None:
-        """There is more sound of a turn: read along if that is wanted, due, and affordable."""
+    @property
+    def begun(self) -> str:
+        """What the turn in progress most likely begins with, as far as it has been read along."""
+        return "" if self._hearing is None else self._hearing.begun
+
+    def heard(self, turn: TurnSound, ahead: bool) -> None:
+        """There is more sound of a turn: read along if that is wanted, due, and affordable. ``ahead``: its first words
+        are of use before its end."""
         core, hearing = self._core, self._hearing
         if hearing is None or hearing.item_id != turn.item_id:
             self.drop()
@@ -136,7 +149,7 @@ class Transcribing:
             return
         unsettled = turn.length - hearing.words.live.until
         settles = unsettled >= hearing.settle_from
-        interval = self._interval
+        interval = self._interval or (AHEAD if ahead else None)
         if not settles and (interval is None or turn.length - hearing.read_until < interval):
             return
         if not core.context.may_read_along() and unsettled < LONG:
@@ -164,7 +177,9 @@ class Transcribing:
             if end is not None:
                 live.settle(reading.words, reading.position(end))
         elif end is not None:
-            live.hear(reading.words)
+            hearing.begun = live.begun(reading.words)
+            if self._interval is not None:  # else nobody has seen them, and later words need not agree
+                live.hear(reading.words)
         if self._interval is not None:
             self._send(hearing.words, {"item_id": hearing.item_id, "content_index": 0})
 

@@ -268,6 +268,22 @@ async def test_the_deploy_file_decides_whether_answers_are_prepared_in_a_pause(s
         assert len(engine.streams) == (1 if speculate else 0)
 
 
+@pytest.mark.parametrize(("speculate", "reads_ahead"), [(True, True), (True, False), (False, True)])
+async def test_first_words_are_asked_for_only_where_a_language_model_reads_them_ahead(
+    speculate: bool, reads_ahead: bool
+) -> None:
+    served = ServedNames(models=("assistant",), voices=("heart",), transcription_models=("whisper",))
+    deploy = DeployConfig(pipeline="assistant", duplex_session=DuplexSession(speculate=speculate))
+    engine = ScriptedEngine()
+    settings = settings_from_deploy(deploy, served, Capabilities(reads_ahead=reads_ahead))
+    async with session(SessionManager(engine, settings)) as transport:  # type: ignore[arg-type]
+        transport.say(client.InputAudioAppend(audio=speech(2000)))
+        await transport.until(events.SpeechStarted)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(engine.streams) == (1 if speculate and reads_ahead else 0)
+
+
 async def test_fc_046_several_feeds_of_one_event_wait_for_a_slow_detector_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -116,6 +116,55 @@ def test_a_conversation_is_read_along_only_where_the_client_asks_for_it() -> Non
     assert "".join(deltas(driver)) == driver.last(events.TranscriptionCompleted).transcript
 
 
+def test_the_first_words_of_an_answered_turn_are_read_by_the_language_model_while_the_user_speaks() -> None:
+    driver = conversing(prepares=True, speculate=True)
+    reader = Reader(driver)
+    reader.say(1400)
+    assert reader.asked == []
+    reader.say(1800)
+    assert len(reader.asked) == 2
+    preparations = [
+        request.payload
+        for request in driver.requests.values()
+        if isinstance(request.payload, Converse) and request.payload.prepare
+    ]
+    heard = words_at(0, 3000).split()
+    assert [payload.begun for payload in preparations][-1] == " ".join(heard[:-2])
+    assert all(" ".join(heard).startswith(payload.begun) for payload in preparations)
+    assert len(driver.pending(Converse)) <= 1, "the newest takes the others' place"
+    assert deltas(driver) == []
+    driver.say(silence(800))
+    driver.transcribe("Quite other words.")
+    (answer,) = driver.pending(Converse)
+    payload = driver.requests[answer].payload
+    assert isinstance(payload, Converse)
+    assert payload.messages[-1].text == "Quite other words.", "nobody has seen what was read along"
+    assert not payload.prepare
+
+
+@pytest.mark.parametrize(
+    "detection",
+    [None, {"type": "server_vad", "create_response": False}],
+)
+def test_a_turn_that_nobody_has_asked_to_answer_is_not_read_ahead(detection: dict[str, Any] | None) -> None:
+    driver = conversing(prepares=True)
+    driver.update({"audio": {"input": {"turn_detection": detection}}})
+    reader = Reader(driver)
+    reader.say(4000)
+    assert reader.asked == []
+
+
+def test_words_that_come_behind_a_pause_prepare_nothing_that_the_answer_does_not_wait_for() -> None:
+    driver = conversing(prepares=True, speculate=True)
+    driver.say(speech(2000))
+    (reading,) = driver.pending(Transcribe)
+    driver.say(silence(160))
+    assert reading in driver.aborted
+    (speculation,) = driver.pending(Transcribe)
+    driver.say(silence(20))
+    assert driver.pending(Transcribe) == [speculation]
+
+
 def test_the_words_of_a_conversation_wait_for_the_item() -> None:
     driver = conversing()
     reader = Reader(driver, pause_every_ms=5000)

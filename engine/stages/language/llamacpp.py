@@ -108,9 +108,12 @@ class LlamaCppLanguageModel(Stage):
     @classmethod
     def abilities(cls, arguments: Mapping[str, Any]) -> frozenset[Ability]:
         """As the arguments say: nothing is read."""
-        return frozenset(
-            ability for ability, given in (("tools", "tools"), ("image_in", "mmproj")) if arguments.get(given)
-        )
+        able: set[Ability] = {"reads_ahead"}
+        if arguments.get("tools"):
+            able.add("tools")
+        if arguments.get("mmproj"):
+            able.add("image_in")
+        return frozenset(able)
 
     def load(self) -> None:
         """Raises ``ModelUnavailable``."""
@@ -174,8 +177,8 @@ class LlamaCppLanguageModel(Stage):
         budget = self._context_tokens - min(answer.max_tokens, self._context_tokens // 2)
         messages = piece.messages if self._tools else tuple(in_words(piece.messages))
         if piece.prepare:
-            # How the user's next turn begins is read as well; where its words will be, the next prompt differs.
-            begun = (*fit(messages, budget), ChatMessage(role="user", text=""))
+            # How the user's next turn begins is read as well; after what is known of its words the next prompt differs.
+            begun = (*fit(messages, budget), ChatMessage(role="user", text=piece.begun))
             self._prepare(self._request(state, piece, begun, 0), context)
             return
         writing = _Writing(answer, context, may_pause=not (self._tools and piece.tools), rate=speaking_rate(piece))

@@ -115,6 +115,25 @@ def test_what_was_prepared_while_the_user_spoke_is_not_read_again(model, run_sta
 
 
 @pytest.mark.models
+def test_the_first_words_of_the_user_can_be_prepared_too_and_cost_nothing_if_misheard(model, run_stage):
+    words = "And Mr. John Dashwood had then leisure to consider how much there might be in his power to do for them."
+
+    def read(begun: str) -> int:
+        run_stage(model, Converse(messages=(SYSTEM,), prepare=True, begun=begun), session_id=begun)
+        usage = usage_of(run_stage(model, Converse(messages=(SYSTEM, user(words))), session_id=begun))
+        return usage.input_tokens - usage.cached_tokens
+
+    nothing, half, wrong = read(""), read("And Mr. John Dashwood had then leisure to"), read("Pardon me?")
+    assert half <= nothing - 8
+    assert wrong <= nothing
+
+
+def test_it_says_that_it_reads_ahead():
+    assert LlamaCppLanguageModel.abilities({}) == {"reads_ahead"}
+    assert LlamaCppLanguageModel.abilities({"tools": True, "mmproj": "x"}) == {"reads_ahead", "tools", "image_in"}
+
+
+@pytest.mark.models
 def test_what_has_been_used_is_known_before_the_first_word(model, run_stage):
     """An answer may be broken off at any point, and is to say then what it has used."""
     pieces = run_stage(model, Converse(messages=(SYSTEM, user("Name five large cities.")), seed=1))
