@@ -73,6 +73,7 @@ _LEADS_ON: Final = frozenset(
 _SAID: Final = re.compile(r"[^\W\d_]+(?:['’.][^\W\d_]+)*|\d")
 _DIGIT_AROUND: Final = re.compile(r"\d[^\w\s]*$")
 _SAME_DIGIT: Final = re.compile(r"\b(\d)\s+\1$")
+_LIST_OF_NUMBERS: Final = re.compile(r"\d,\s+\d[\d.]*,$")
 _LAST_WORD: Final = re.compile(r"\S+\s*$")
 _PART_OF_WORD: Final = re.compile(r"\w[^\w'’]+")
 _OPEN_LINK: Final = re.compile(r"\]\([^)]*$")
@@ -168,7 +169,7 @@ class ClauseSplitter:
         if _SENTENCE_END.search(written) and not _ABBREVIATION.search(written) and not following.islower():
             return Ending.SENTENCE
         if _CLAUSE_END.search(written):
-            numbers = following.isdigit() and _DIGIT_AROUND.search(written)
+            numbers = following.isdigit() and _DIGIT_AROUND.search(written) and not _LIST_OF_NUMBERS.search(written)
             return Ending.CLAUSE if self._words >= self._shortest and not numbers else None
         return Ending.OPEN if self._may_be_cut_before_last_word(written) else None
 
