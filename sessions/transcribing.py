@@ -32,9 +32,10 @@ STREAMS: Final = {"minimal": 250, "low": 400, "medium": 800, "high": 1500, "xhig
 USUAL_DELAY: Final = "low"
 """Of a transcription session that names none. In a conversation a ``delay`` is what asks for streaming."""
 
-AHEAD: Final = 1500 * TICKS_PER_MS
+AHEAD: Final = 2500 * TICKS_PER_MS
 """New sound, in ticks, after which the language model is given the words so far of a turn that will be answered: on two
-cores a small one needs 6 ms for each of them, which the user would wait for at the end."""
+cores a small one needs 6 ms for each of them, which the user would wait for at the end. Short turns have few, and
+recognising them twice costs more than it saves."""
 
 SETTLE: Final = 7 * TICKS_PER_SECOND
 """Unsettled sound, in ticks, from which on a pause is looked for: with a little more the recogniser needs a longer

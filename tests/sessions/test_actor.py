@@ -277,7 +277,7 @@ async def test_first_words_are_asked_for_only_where_a_language_model_reads_them_
     engine = ScriptedEngine()
     settings = settings_from_deploy(deploy, served, Capabilities(reads_ahead=reads_ahead))
     async with session(SessionManager(engine, settings)) as transport:  # type: ignore[arg-type]
-        transport.say(client.InputAudioAppend(audio=speech(2000)))
+        transport.say(client.InputAudioAppend(audio=speech(3000)))
         await transport.until(events.SpeechStarted)
         for _ in range(200):
             await asyncio.sleep(0)

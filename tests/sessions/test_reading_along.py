@@ -119,16 +119,16 @@ def test_a_conversation_is_read_along_only_where_the_client_asks_for_it() -> Non
 def test_the_first_words_of_an_answered_turn_are_read_by_the_language_model_while_the_user_speaks() -> None:
     driver = conversing(prepares=True, speculate=True)
     reader = Reader(driver)
-    reader.say(1400)
+    reader.say(2400)
     assert reader.asked == []
-    reader.say(1800)
+    reader.say(2800)
     assert len(reader.asked) == 2
     preparations = [
         request.payload
         for request in driver.requests.values()
         if isinstance(request.payload, Converse) and request.payload.prepare
     ]
-    heard = words_at(0, 3000).split()
+    heard = words_at(0, 5000).split()
     assert [payload.begun for payload in preparations][-1] == " ".join(heard[:-2])
     assert all(" ".join(heard).startswith(payload.begun) for payload in preparations)
     assert len(driver.pending(Converse)) <= 1, "the newest takes the others' place"
@@ -156,7 +156,7 @@ def test_a_turn_that_nobody_has_asked_to_answer_is_not_read_ahead(detection: dic
 
 def test_words_that_come_behind_a_pause_prepare_nothing_that_the_answer_does_not_wait_for() -> None:
     driver = conversing(prepares=True, speculate=True)
-    driver.say(speech(2000))
+    driver.say(speech(3000))
     (reading,) = driver.pending(Transcribe)
     driver.say(silence(160))
     assert reading in driver.aborted
