@@ -99,7 +99,7 @@ class Answering:
         self._prepare()
 
     def turn_heard(self, turn: TurnSound) -> None:
-        self._transcribing.heard(turn, ahead=self._prepares)
+        self._transcribing.heard(turn, ahead=self._prepares_words)
 
     def turn_paused(self, utterance: Utterance, now: float) -> None:
         if not (self._answers_turns or self._only_transcribes) or self.busy or self._speculation is not None:
@@ -129,13 +129,17 @@ class Answering:
     def _prepares(self) -> bool:
         return self._answers_turns and not self.busy and self._core.context.prepares
 
+    @property
+    def _prepares_words(self) -> bool:
+        """Also the turn's first words; with pictures in view the user's message begins with these."""
+        return self._prepares and not self._core.view
+
     def _prepare(self) -> None:
         """What has been said so far is read while the user speaks: it is not waited for at the end of the turn."""
         if not self._prepares:
             return
         self._stop_preparing()
-        # With pictures in view the user's message begins with these.
-        begun = "" if self._core.view else self._transcribing.begun
+        begun = self._transcribing.begun if self._prepares_words else ""
         with suppress(ContextTooLong, ProtocolError):  # said when the answer is really wanted
             settings = effective_settings(self._core, ResponseOverrides())
             self._preparation = self.responses.requests.prepare(settings, begun)
@@ -271,7 +275,7 @@ class Answering:
         if self._transcribing.owns(request_id):
             begun = self._transcribing.begun
             entry = self._transcribing.output(request_id, delta)
-            if self._transcribing.begun not in ("", begun):
+            if self._prepares_words and self._transcribing.begun not in ("", begun):
                 self._prepare()
             if entry is not None:
                 if self._unanswered == entry.id and self._core.conversation.find(entry.id) is entry:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from session_driver import RATE, Driver, silence, speech
 
-from duologue.engine.requests import Converse, Finished, Transcribe, TranscriptDelta
+from duologue.engine.requests import Converse, Finished, ImagePart, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.effects import EngineOutput, OpenRequest
@@ -149,6 +149,14 @@ def test_the_first_words_of_an_answered_turn_are_read_by_the_language_model_whil
 def test_a_turn_that_nobody_has_asked_to_answer_is_not_read_ahead(detection: dict[str, Any] | None) -> None:
     driver = conversing(prepares=True)
     driver.update({"audio": {"input": {"turn_detection": detection}}})
+    reader = Reader(driver)
+    reader.say(4000)
+    assert reader.asked == []
+
+
+def test_words_behind_pictures_are_not_read_ahead() -> None:
+    driver = conversing(prepares=True)
+    driver.machine._core.see(ImagePart(b"x", "image/jpeg"))
     reader = Reader(driver)
     reader.say(4000)
     assert reader.asked == []
