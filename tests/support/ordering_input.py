@@ -149,6 +149,7 @@ def _transcriptions(trace: Trace) -> Iterator[str]:
             streams = event["session"].get("type") == "transcription" or "delay" in transcription
         if event["type"] == "conversation.item.added":
             added.add(item_of(event))
+            ended = {part for part in ended if part[0] != item_of(event)}  # an id may be given again after a deletion
         if not event["type"].startswith(_TRANSCRIPTION):
             continue
         part = (item_of(event), event["content_index"])
