@@ -32,6 +32,9 @@ class ServerSample(msgspec.Struct, frozen=True):
     t_s: float
     cpu_s: float
     rss_bytes: int
+    stolen_s: float | None = None
+    """Seconds of each core, on the average, that the host of this virtual machine has given to others so far; None: it
+    does not say."""
 
 
 class ServerWatch:
@@ -50,13 +53,18 @@ class ServerWatch:
                 memory += process.memory_info().rss
         except psutil.NoSuchProcess:
             return
-        self.samples.append(ServerSample(phase, round(time.monotonic(), 6), round(cpu, 6), memory))
+        self.samples.append(ServerSample(phase, round(time.monotonic(), 6), round(cpu, 6), memory, _stolen_s()))
 
     async def sample(self, every_s: float = 1.0) -> None:
         """Sample until cancelled, so that the largest memory is seen."""
         while True:
             self.take("sample")
             await asyncio.sleep(every_s)
+
+
+def _stolen_s() -> float | None:
+    stolen: float | None = getattr(psutil.cpu_times(), "steal", None)  # Linux knows
+    return None if stolen is None else round(stolen / (psutil.cpu_count() or 1), 6)
 
 
 class OwnServer(msgspec.Struct, frozen=True):

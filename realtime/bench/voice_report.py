@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.goodput import Goodput, goodput, run_seconds
 from duologue.realtime.bench.intelligibility import RecognisedReply
 from duologue.realtime.bench.measures import AUDIO_DURATION, AUDIO_TTFP, AUDIO_UNDERRUN, PARTS, TOTAL
-from duologue.realtime.bench.server_process import ServerSample
+from duologue.realtime.bench.server_process import Phase, ServerSample
 from duologue.realtime.bench.summary import Metric, metric
 from duologue.realtime.bench.utterances import Utterance
 from duologue.realtime.bench.voice_score import (
@@ -128,6 +128,8 @@ class ServerUse(msgspec.Struct, frozen=True):
     """CPU seconds per second of one core before the run."""
     cpu_s_per_session_s: float | None
     rss_max_bytes: int | None
+    stolen_share: float | None
+    """Of this machine's cores during the run: what its host gave to others. ``None`` where it does not say."""
 
 
 class Intelligibility(msgspec.Struct, frozen=True):
@@ -326,17 +328,21 @@ def _underruns(deliveries: Sequence[Delivery]) -> Underruns:
 def _server_use(info: RunInfo, samples: Sequence[ServerSample], session_s: float) -> ServerUse:
     marks = {sample.phase: sample for sample in samples if sample.phase != "sample"}
 
-    def cpu_between(first: str, last: str) -> tuple[float, float] | None:
+    def spent(what: Literal["cpu_s", "stolen_s"], first: Phase, last: Phase) -> tuple[float, float] | None:
+        """How much between two marks, and within how many seconds."""
         if first not in marks or last not in marks:
             return None
-        return marks[last].cpu_s - marks[first].cpu_s, marks[last].t_s - marks[first].t_s
+        before, after = getattr(marks[first], what), getattr(marks[last], what)
+        return None if before is None or after is None else (after - before, marks[last].t_s - marks[first].t_s)
 
-    idle, run = cpu_between("idle_start", "idle_end"), cpu_between("run_start", "run_end")
+    idle, run = spent("cpu_s", "idle_start", "idle_end"), spent("cpu_s", "run_start", "run_end")
+    stolen = spent("stolen_s", "run_start", "run_end")
     return ServerUse(
         ready_s=info.ready_s,
         idle_cpu_share=round(idle[0] / idle[1], 4) if idle else None,
         cpu_s_per_session_s=round(run[0] / session_s, 4) if run and session_s else None,
         rss_max_bytes=max((sample.rss_bytes for sample in samples), default=None),
+        stolen_share=round(stolen[0] / stolen[1], 4) if stolen else None,
     )
 
 

@@ -86,6 +86,7 @@ def _answers_table(report: BenchReport) -> Table:
     table.add_row("server idle, share of one core", _percent(server.idle_cpu_share))
     memory = server.rss_max_bytes / 2**20 if server.rss_max_bytes is not None else None
     table.add_row("server resident memory, largest", _number(memory, " MiB"))
+    table.add_row("cores, share taken by the host", _percent(server.stolen_share))
     table.add_row("server ready after", _number(server.ready_s, " s"))
     return table
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -50,13 +51,22 @@ def test_use_is_taken_between_the_marks_and_memory_over_all_samples():
     samples = [
         ServerSample("idle_start", 10.0, 5.0, 100),
         ServerSample("idle_end", 15.0, 5.05, 100),
-        ServerSample("run_start", 16.0, 6.0, 100),
-        ServerSample("sample", 17.0, 6.5, 900),
-        ServerSample("run_end", 26.0, 8.0, 200),
+        ServerSample("run_start", 16.0, 6.0, 100, 3.0),
+        ServerSample("sample", 17.0, 6.5, 900, 3.1),
+        ServerSample("run_end", 26.0, 8.0, 200, 3.25),
     ]
     info = RunInfo("ws://x", True, 2, 0, 0, 0, None, {}, CallerSettings(), [], 4.5, {})
     use = _server_use(info, samples, session_s=20.0)
     assert (use.idle_cpu_share, use.cpu_s_per_session_s, use.rss_max_bytes, use.ready_s) == (0.01, 0.1, 900, 4.5)
+    assert use.stolen_share == 0.025
+    unknown = [msgspec.structs.replace(sample, stolen_s=None) for sample in samples]
+    assert _server_use(info, unknown, session_s=20.0).stolen_share is None
+
+
+def test_what_the_host_takes_is_read_where_the_system_tells_it() -> None:
+    watch = ServerWatch(os.getpid())
+    watch.take("sample")
+    assert (watch.samples[0].stolen_s is not None) == sys.platform.startswith("linux")
 
 
 async def test_a_server_that_cannot_start_is_told_in_its_own_words(tmp_path: Path):

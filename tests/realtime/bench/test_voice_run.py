@@ -120,6 +120,7 @@ def test_what_was_not_measured_is_null(run: Path):
         "idle_cpu_share": None,
         "cpu_s_per_session_s": None,
         "rss_max_bytes": None,
+        "stolen_share": None,
     }
     assert report["intelligibility"]["words_kept"] is None
     assert report["recognition"]["recordings"]["wer"] is None
