@@ -18,7 +18,7 @@ from duologue.codecs.wav import read_wav
 from duologue.realtime.bench.caller import CallerSettings
 from duologue.realtime.bench.clock import SAMPLE_BYTES, SAMPLE_RATE, MonotonicClock, PacedSender
 from duologue.realtime.bench.conversation import Conversation, SeenResponse, Turn
-from duologue.realtime.bench.levels import SpeechBounds, speech_bounds
+from duologue.realtime.bench.levels import SpeechBounds, user_speech
 from duologue.realtime.bench.playback import ClientPlayback
 from duologue.realtime.bench.voice_to_voice import VoiceSplit, first_heard_s, response_audio, voice_split
 from duologue.realtime.client import ClientError, RealtimeClient, Received
@@ -229,7 +229,7 @@ class _Talk:
     def report(self, url: str, recording: Path, complete: bool) -> TalkReport:
         origin = self._client.log.origin_s or 0.0
         audio = pcm16_to_float(bytes(self._client.log.audio))
-        bounds = speech_bounds(self._speech, SAMPLE_RATE)
+        bounds = user_speech(self._speech, SAMPLE_RATE)
         turns = [self._turn(turn, origin, bounds, audio) for turn in self.conversation.turns.values()]
         return TalkReport(
             url=url,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from duologue.codecs.resample import resample
 from duologue.codecs.wav import read_wav
 from duologue.realtime.bench.clock import SAMPLE_RATE
-from duologue.realtime.bench.levels import SpeechBounds, speech_bounds
+from duologue.realtime.bench.levels import SpeechBounds, speech_bounds, user_speech
 from duologue.realtime.bench.noise import NoiseKind, noise_loop
 
 Source = Literal["recording", "synthesised"]
@@ -141,8 +141,9 @@ class Library:
         """Names of the recordings with known words and no inner pause that would end the turn."""
         usable = []
         for name in sorted(self.words):
-            _, bounds = self.sound("recording", name)
-            pause = bounds.longest_pause / SAMPLE_RATE
+            audio, _ = self.sound("recording", name)
+            bounds = speech_bounds(audio, SAMPLE_RATE)
+            pause = bounds.longest_pause / SAMPLE_RATE if bounds is not None else 0.0
             if pause <= longest_pause_s:
                 usable.append(name)
             else:
@@ -159,7 +160,7 @@ class Library:
                 audio = resample(audio, rate, SAMPLE_RATE)
             else:
                 audio = self._speak(name)
-            bounds = speech_bounds(audio, SAMPLE_RATE)
+            bounds = user_speech(audio, SAMPLE_RATE)
             if bounds is None:
                 raise ValueError(f"{name}: nothing audible in it")
             self._cache[key] = (audio, bounds)
