@@ -61,6 +61,8 @@ class VoiceFrame(msgspec.Struct, frozen=True, gc=False):
     """That somebody speaks."""
     quiet_ms: int
     """For how long at its end nothing has been heard."""
+    heard_from: float
+    """Power from which on something is, :func:`duologue.engine.sound_levels.heard`."""
 
 
 class VoiceActivityError(Exception):
@@ -209,8 +211,8 @@ class VoiceActivityService:
         _fill(rows[:, CONTEXT:], streams, frames)
         probabilities, self._state[:, slots] = self._model.step(rows, self._state.take(slots, axis=1))
         self._context[slots] = rows[:, -CONTEXT:]
-        steady, quiet_ms = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
-        return map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist())
+        steady, quiet_ms, heard_from = self._levels.update(slots, self._levels.powers(rows[:, CONTEXT:]))
+        return map(VoiceFrame, np.where(steady, 0.0, probabilities).tolist(), quiet_ms.tolist(), heard_from.tolist())
 
 
 @lru_cache(maxsize=16)

@@ -526,7 +526,10 @@ class SessionActor:
         self._stop_voice_activity()
         self._voice_stream = stream
         self._voice_activity = self._engine.voice_activity.open(
-            lambda frame: self._mailbox.post(VoiceActivity(stream, frame.probability, frame.quiet_ms)), sample_rate
+            lambda frame: self._mailbox.post(
+                VoiceActivity(stream, frame.probability, frame.quiet_ms, frame.heard_from)
+            ),
+            sample_rate,
         )
 
     def _stop_voice_activity(self) -> None:

@@ -19,11 +19,13 @@ class Signal(msgspec.Struct, frozen=True, gc=False):
 
 class VoiceActivity(Signal, frozen=True):
     """The next frame of a voice-activity stream (:data:`timebase.VAD_FRAME_TICKS` long): how probable it is that
-    somebody speaks, and for how long at its end nothing has been heard."""
+    somebody speaks, for how long at its end nothing has been heard, and the power from which on something is
+    (0: no silence is known before a frame has come)."""
 
     stream: int
     probability: float
     quiet_ms: int = 0
+    heard_from: float = 0.0
 
 
 class TurnJudged(Signal, frozen=True):

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from duologue.codecs.noise_suppression import FRAMES_PER_SECOND, FarEnd
+from duologue.engine.sound_levels import PART_MS, heard
 from duologue.sessions import server_events as events
 from duologue.sessions.config import AudioInput, EchoCancellation, ServerVad
 from duologue.sessions.conversation import Entry, Recording
@@ -147,6 +148,8 @@ class Listening:
         """When to look whether input still comes."""
         self._stream = 0
         self._stream_position = 0
+        self._heard_from = 0.0
+        """Power from which on something is heard, as of the last frame."""
         self._settled = 0
         self._silent_until_ms = 0
         """Up to where idle timeouts have said that nobody spoke."""
@@ -162,7 +165,7 @@ class Listening:
         """Follow the session's input format, noise reduction and turn detection."""
         session_input = self._core.session.audio.input
         rate_changed = self._timeline.change_encoding(self._core.input_encoding)
-        self._follow_processing(session_input, rate_changed)
+        self._follow_processing(session_input, rate_changed, now)
         if rate_changed:
             self._restart_stream()
         if not detection_changed:
@@ -203,9 +206,9 @@ class Listening:
         if self._policy is None:
             self._check_room()
         if len(data) > PIECE_BYTES and self._timeline.suppresses_noise:
-            self.append_from(data, 0)
+            self.append_from(data, 0, now)
         else:
-            self._feed(self._timeline.append(data))
+            self._feed(self._timeline.append(data), now)
 
     def _check_room(self) -> None:
         """Raise ``ProtocolError`` if nobody ends turns and the buffer is full."""
@@ -219,28 +222,29 @@ class Listening:
         if self._core.echo is not None:
             self._core.echo.arrived(self._timeline.end + self._timeline.ticks_of(pcm), now)
         self._input_at = self._heard_until = now
-        self._feed(self._timeline.append(pcm))
+        self._feed(self._timeline.append(pcm), now)
         if self._policy is None:
             kept = int(self._core.context.limits.max_manual_buffer_s * TICKS_PER_SECOND)
             self._timeline.drop_before(self._timeline.end - kept)
 
-    def append_from(self, data: bytes, offset: int) -> None:
+    def append_from(self, data: bytes, offset: int, now: float) -> None:
         """The next piece of an append from ``offset`` on; the rest comes back."""
-        self._feed(self._timeline.append(data[offset : offset + PIECE_BYTES]))
+        self._feed(self._timeline.append(data[offset : offset + PIECE_BYTES]), now)
         if offset + PIECE_BYTES < len(data):
             self._core.effects.append(GoOn(MoreAudio(data, offset + PIECE_BYTES)))
 
-    def _feed(self, pcm: bytes) -> None:
+    def _feed(self, pcm: bytes, now: float) -> None:
         if not pcm:
             return
         if self._policy is not None:
             self._core.effects.append(FeedVoiceActivity(self._stream, pcm, self._timeline.sample_rate))
+            self._look_for_silence(self._policy, now)
         else:
             self._uncommitted_id = self._uncommitted_id or self._core.context.ids("item")
             start, end = self._timeline.start, self._timeline.clean_end
             self._listener.turn_heard(TurnSound(self._uncommitted_id, start, end, self._timeline))
 
-    def _follow_processing(self, settings: AudioInput, rate_changed: bool) -> None:
+    def _follow_processing(self, settings: AudioInput, rate_changed: bool, now: float) -> None:
         """Clean the input of noise and echo, as far as the session asks for it."""
         echo = None if settings.echo_cancellation is UNSET else settings.echo_cancellation
         wanted = (reduces_noise(settings.noise_reduction), echo)
@@ -255,7 +259,7 @@ class Listening:
         elif noise:
             suppressor = make(rate)
         # What it held goes to voice activity as it came: the stream goes on without a gap.
-        self._feed(self._timeline.suppress_noise(suppressor))
+        self._feed(self._timeline.suppress_noise(suppressor), now)
 
     def _far_end(self, reference: EchoReference) -> FarEnd:
         """``reference`` by frames of the stream that begins now."""
@@ -329,6 +333,7 @@ class Listening:
         position, self._asked_at, self._answer_until = self._asked_at, None, math.inf
         if self._policy is not None:
             self._follow_all(self._policy.judged(probability), position, now)
+            self._look_for_silence(self._policy, now)
         while self._held and not self._asking and self._policy is not None:
             self._frame(self._policy, self._held.popleft(), now)
 
@@ -351,12 +356,12 @@ class Listening:
             return
         self._watch_at = now + GAP_STEP_S
         silence_s, self._heard_until = now - self._heard_until, now
-        self._feed(self._timeline.append_silence(silence_s))
+        self._feed(self._timeline.append_silence(silence_s), now)
 
     def _frame(self, policy: SilencePolicy, frame: VoiceActivity, now: float) -> None:
         start = self._stream_position
         end = self._stream_position = start + VAD_FRAME_TICKS
-        probability = frame.probability
+        probability, self._heard_from = frame.probability, frame.heard_from
         if self._core.echo is not None and self._is_echo(self._core.echo, probability, end):
             probability = 0.0
         if end > self._settled:
@@ -368,6 +373,20 @@ class Listening:
                 self._listener.turn_heard(TurnSound(self._turn.item_id, self._turn.start, end, self._timeline))
         held_for = self._turn or self._overlap.open
         self._timeline.drop_before(end - policy.lookback if held_for is None else held_for.start)
+        self._look_for_silence(policy, now)
+
+    def _look_for_silence(self, policy: SilencePolicy, now: float) -> None:
+        """Let the policy know of silence for which it need not wait until the frame is complete.
+
+        Done as soon as there is sound up to there and all frames before have come; so always before the frame that
+        holds it, and how the sound came in pieces makes no difference.
+        """
+        while self._stream_position < policy.due <= self._timeline.clean_end and not self._asking:
+            due = policy.due
+            start = min(self._stream_position, due - PART_MS * TICKS_PER_MS)
+            if heard(self._timeline.cut(start, due), self._timeline.sample_rate, self._heard_from):
+                return
+            self._follow_all(policy.silent(), due, now)
 
     def _is_echo(self, echo: EchoReference, probability: float, position: int) -> bool:
         """Whether what might begin a turn is our own voice."""

@@ -168,7 +168,7 @@ class ConversationMachine:
             case MediaPicture(picture=picture):
                 self._core.see(picture)
             case MoreAudio(audio=audio, offset=offset):
-                self._listening.append_from(audio, offset)
+                self._listening.append_from(audio, offset, now)
             case TurnJudged(question=question, probability=probability):
                 self._listening.turn_judged(question, probability, now)
             case Dialled(digit=digit, received_at=received_at):

@@ -7,7 +7,6 @@ lies the sample that lets the server decide that a turn has begun or ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -17,10 +16,9 @@ from numpy.typing import NDArray
 from duologue.codecs.pcm import float_to_pcm16
 from duologue.engine.models import require
 from duologue.engine.silero import SileroModel
-from duologue.engine.voice_activity import VoiceFrame
 from duologue.realtime.bench.offline_voice_activity import OfflineVoiceActivity
-from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS, to_ms
-from duologue.sessions.turns.policy import Started, Stopped
+from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, to_ms
+from duologue.sessions.turns.policy import Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 SAMPLE_RATE: Final = 24_000
@@ -72,23 +70,31 @@ def loop() -> list[bytes]:
 
 def decisions(seconds: float) -> list[Decision]:
     """What ``server_vad`` with its default settings decides in the first ``seconds`` of the loop, in order."""
-    found = []
-    policy = SilencePolicy(SilenceSettings())
-    position = 0
-    for chunk, frame in _frames(round(seconds / CHUNK_S)):
-        start, position = position, position + VAD_FRAME_TICKS
-        for signal in policy.frame(start, position, frame.probability, frame.quiet_ms * TICKS_PER_MS):
+    found: list[Decision] = []
+
+    def follow(signals: list[TurnSignal]) -> None:
+        for signal in signals:
             match signal:
                 case Started(start=at):
                     found.append(Decision("input_audio_buffer.speech_started", to_ms(at), chunk))
                 case Stopped(end=at):
                     found.append(Decision("input_audio_buffer.speech_stopped", to_ms(at), chunk))
+
+    policy = SilencePolicy(SilenceSettings())
+    detector, sent = OfflineVoiceActivity(SileroModel(require("silero-vad")), SAMPLE_RATE), loop()
+    position = 0
+    for chunk in range(round(seconds / CHUNK_S)):
+        # Its silence is digital: nothing is heard there, wherever the policy looks.
+        if policy.due <= _chunk_end(chunk):
+            follow(policy.silent())
+        for frame in detector.feed(sent[chunk % len(sent)]):
+            start, position = position, position + VAD_FRAME_TICKS
+            follow(policy.frame(start, position, frame.probability, frame.quiet_ms * TICKS_PER_MS))
+            if policy.due <= _chunk_end(chunk):
+                follow(policy.silent())
     return found
 
 
-def _frames(chunks: int) -> Iterator[tuple[int, VoiceFrame]]:
-    """Every frame, and the chunk that completes it."""
-    detector, sent = OfflineVoiceActivity(SileroModel(require("silero-vad")), SAMPLE_RATE), loop()
-    for chunk in range(chunks):
-        for frame in detector.feed(sent[chunk % len(sent)]):
-            yield chunk, frame
+def _chunk_end(chunk: int) -> int:
+    """First tick after that chunk."""
+    return round((chunk + 1) * CHUNK_S * TICKS_PER_SECOND)

@@ -164,7 +164,7 @@ class ListeningRun:
                     self._due = [due for due in self._due if due[1].request_id != request_id]
                 case FeedVoiceActivity(stream=stream, pcm=pcm):
                     for frame in self._detector.feed(pcm):
-                        self._handle(VoiceActivity(stream, frame.probability, frame.quiet_ms))
+                        self._handle(VoiceActivity(stream, frame.probability, frame.quiet_ms, frame.heard_from))
 
     def _recognise(self, request: EngineRequest) -> None:
         assert isinstance(request.payload, Transcribe)

@@ -41,9 +41,9 @@ class OfflineVoiceActivity:
             self._input[:, CONTEXT:] = self._converter.convert([bytes(self._pcm[:window])])
             del self._pcm[:step]
             probability, self._state = self._model.step(self._input, self._state)
-            steady, quiet_ms = self._levels.update([0], self._levels.powers(self._input[:, CONTEXT:]))
+            steady, quiet_ms, heard_from = self._levels.update([0], self._levels.powers(self._input[:, CONTEXT:]))
             self._input[:, :CONTEXT] = self._input[:, -CONTEXT:]
-            yield VoiceFrame(0.0 if steady[0] else float(probability[0]), int(quiet_ms[0]))
+            yield VoiceFrame(0.0 if steady[0] else float(probability[0]), int(quiet_ms[0]), float(heard_from[0]))
 
 
 class ReplayedVoiceActivity:

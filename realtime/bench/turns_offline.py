@@ -21,6 +21,7 @@ from operator import itemgetter
 from duologue.codecs.pcm import SAMPLE_BYTES, pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, resample
 from duologue.engine.requests import Finished, Transcribe, TranscriptDelta
+from duologue.engine.sound_levels import PART_MS, heard
 from duologue.engine.stages.recogniser import split_at_pauses, was_spoken
 from duologue.engine.stages.whisper import LONGEST_S, Whisper
 from duologue.engine.turn_model import SAMPLE_RATE as MODEL_RATE
@@ -46,9 +47,10 @@ from duologue.sessions.effects import (
     TurnJudged,
     VoiceActivity,
 )
+from duologue.sessions.listening import JUDGED_S
 from duologue.sessions.machine import ConversationMachine
-from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped
+from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS, ticks_per_sample
+from duologue.sessions.turns.policy import NEVER, Asked, Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy
 
 CHUNK_SAMPLES = SAMPLE_RATE // 50
@@ -146,7 +148,7 @@ class _Call:
                 if self._stream is None or self._stream[0] != stream:
                     self._stream = stream, self.voice_activity(sample_rate)
                 for frame in self._stream[1].feed(pcm):
-                    self.do(VoiceActivity(stream, frame.probability, frame.quiet_ms))
+                    self.do(VoiceActivity(stream, frame.probability, frame.quiet_ms, frame.heard_from))
             case AskTurnModel(question=question, pcm=pcm, sample_rate=sample_rate):
                 self._answer(TurnJudged(question, self.judge(pcm, sample_rate)), self.answer_s)
             case OpenRequest(request=request) if self.words is not None and isinstance(request.payload, Transcribe):
@@ -215,40 +217,68 @@ def run_policy(
     words: Words | None = None,
 ) -> Heard:
     """What a policy by itself makes of a clip's frames, for settings that no session can ask for."""
-    starts: list[float] = []
-    onsets: list[float] = []
-    decisions: list[float] = []
-    ticks = TICKS_PER_SECOND // SAMPLE_RATE
-    turn_start = 0
-    now = 0.0
-    full_stop: float | None = None
-    worded_at = math.inf
+    run = _PolicyRun(clip, policy, judge, answer_s, words)
     for index, frame in enumerate(frames):
-        start = index * VAD_FRAME_TICKS
-        end = start + VAD_FRAME_TICKS
-        now = max(now, end / TICKS_PER_SECOND)  # frames that come while the model thinks wait for its answer
-        if now >= worded_at:
-            worded_at = math.inf
-            if full_stop is not None:
-                policy.worded(full_stop)
-        signals = deque(policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS))
+        start, end = index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS
+        run.reach(end)
+        run.follow(policy.frame(start, end, frame.probability, frame.quiet_ms * TICKS_PER_MS), end)
+        while end < (due := policy.due) < NEVER:
+            if heard(run.sound(min(end, due - PART_MS * TICKS_PER_MS), due), SAMPLE_RATE, frame.heard_from):
+                break
+            run.reach(due)
+            run.follow(policy.silent(), due)
+    return Heard(tuple(run.starts), tuple(run.decisions), tuple(run.onsets))
+
+
+@dataclass
+class _PolicyRun:
+    """One clip through one policy."""
+
+    clip: Clip
+    policy: SilencePolicy
+    judge: Judge
+    answer_s: float
+    words: Words | None
+    starts: list[float] = field(default_factory=list)
+    onsets: list[float] = field(default_factory=list)
+    decisions: list[float] = field(default_factory=list)
+    _turn_start: int = 0
+    _now: float = 0.0
+    _full_stop: float | None = None
+    _worded_at: float = math.inf
+
+    def reach(self, position: int) -> None:
+        """The sound has come up to there. What comes while the model thinks waits for its answer."""
+        self._now = max(self._now, position / TICKS_PER_SECOND)
+        if self._now >= self._worded_at:
+            self._worded_at = math.inf
+            if self._full_stop is not None:
+                self.policy.worded(self._full_stop)
+
+    def follow(self, first: Sequence[TurnSignal], position: int) -> None:
+        """Take the policy's signals at a position."""
+        signals = deque(first)
         while signals:
             match signals.popleft():
-                case Started(start=turn_start):
-                    starts.append(turn_start / TICKS_PER_SECOND)
-                    onsets.append(now)
-                case Paused() if words is not None:
-                    heard = clip.pcm[turn_start // ticks * SAMPLE_BYTES : end // ticks * SAMPLE_BYTES]
-                    full_stop = words(heard, SAMPLE_RATE, clip.truth.language).full_stop
-                    worded_at = now + words.seconds(clip.truth.language)
+                case Started(start=start):
+                    self._turn_start = start
+                    self.starts.append(start / TICKS_PER_SECOND)
+                    self.onsets.append(self._now)
+                case Paused() if self.words is not None:
+                    language, heard_so_far = self.clip.truth.language, self.sound(self._turn_start, position)
+                    self._full_stop = self.words(heard_so_far, SAMPLE_RATE, language).full_stop
+                    self._worded_at = self._now + self.words.seconds(language)
                 case Resumed():
-                    worded_at = math.inf
+                    self._worded_at = math.inf
                 case Asked(end=asked):
-                    first = max(turn_start, asked - 8 * TICKS_PER_SECOND)
-                    heard = clip.pcm[first // ticks * SAMPLE_BYTES : asked // ticks * SAMPLE_BYTES]
-                    signals.extend(policy.judged(judge(heard, SAMPLE_RATE)))
-                    now += answer_s
+                    start = max(self._turn_start, asked - JUDGED_S * TICKS_PER_SECOND)
+                    signals.extend(self.policy.judged(self.judge(self.sound(start, asked), SAMPLE_RATE)))
+                    self._now += self.answer_s
                 case Stopped():
-                    worded_at = math.inf
-                    decisions.append(now)
-    return Heard(tuple(starts), tuple(decisions), tuple(onsets))
+                    self._worded_at = math.inf
+                    self.decisions.append(self._now)
+
+    def sound(self, start: int, end: int) -> bytes:
+        """PCM16 between two positions."""
+        ticks = ticks_per_sample(SAMPLE_RATE)
+        return self.clip.pcm[start // ticks * SAMPLE_BYTES : end // ticks * SAMPLE_BYTES]

@@ -7,7 +7,7 @@ audio and the answers: not on how long the model took, nor on how the audio came
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,16 @@ class Asked:
 TurnSignal = Started | Paused | Resumed | Stopped | Asked
 
 
+NEVER: Final = 1 << 60
+"""A position that no audio reaches."""
+
+
 class TurnPolicy(Protocol):
     """Decides where turns begin and end. The same frames give the same signals, however the audio was chunked."""
+
+    due: int
+    """Where silence that goes on so far gives a signal, if that is before the end of the next frame: it need not be
+    waited for. :data:`NEVER` otherwise."""
 
     @property
     def speaking(self) -> bool:
@@ -60,6 +68,10 @@ class TurnPolicy(Protocol):
 
     def frame(self, start: int, end: int, probability: float, quiet: int = 0) -> list[TurnSignal]:
         """Take one voice-activity frame covering ticks [start, end), with nothing heard in the last ``quiet`` ticks."""
+
+    def silent(self) -> list[TurnSignal]:
+        """Nothing has been heard from the last frame up to :attr:`due`. Whoever does not look there need not say so:
+        then the next frame gives the signals."""
 
     def judged(self, probability: float | None) -> list[TurnSignal]:
         """Take the answer to :class:`Asked`: how probable it is that the turn is over; None: there is none."""

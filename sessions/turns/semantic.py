@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from duologue.sessions.config import Eagerness, SemanticVad, TurnDetection
 from duologue.sessions.timebase import TICKS_PER_MS
-from duologue.sessions.turns.policy import Asked, Resumed, Started, Stopped, TurnSignal
+from duologue.sessions.turns.policy import NEVER, Asked, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SEMANTIC_SILENCE_MS, SilencePolicy, SilenceSettings, State
 
 ASK_MS = (100, 200, 300, 500, 800, 1200, 1800, 2500, 3500, 5000, 6500)
@@ -133,7 +133,10 @@ class SemanticPolicy(SilencePolicy):
             self._answers += 1
             self._mean += (log_odds(probability) - self._mean) / self._answers
             self._follow_answers()
-        return [self._stop(self._asked_at)] if silence >= self._limit else []
+        if silence >= self._limit:
+            return [self._stop(self._asked_at)]
+        self._expect()
+        return []
 
     def worded(self, full_stop: float) -> None:
         if self._state is State.PAUSED:
@@ -152,6 +155,11 @@ class SemanticPolicy(SilencePolicy):
             self._asked_at = end
             signals.append(Asked(end))
         return signals
+
+    def _next_silence(self) -> int:
+        asks = self._semantic.ask_ms
+        ask = asks[self._questions] * TICKS_PER_MS if self._questions < len(asks) else NEVER
+        return min(super()._next_silence() if self._state is State.SPEAKING else NEVER, ask, self._limit)
 
     def _follow_answers(self) -> None:
         """The silence that ends the turn, after what model and words have said in this pause."""

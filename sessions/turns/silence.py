@@ -8,6 +8,9 @@ is ended and the next one started at the same tick, so that no sample is lost or
 The model holds the fading end of a word for speech. Once it says silence, that is counted from the last sound that was
 heard, up to :data:`HANGOVER_MS` before the model's last frame of speech. And where the window is short, a pause begins
 when nothing has been heard for :data:`QUIET_MS` and the model has begun to doubt, before it says silence.
+
+Where silence alone decides, no frame is waited for: a pause begins, and a turn ends, at the very sample at which it has
+been silent for long enough (:attr:`SilencePolicy.due`), up to 32 ms before the frame that holds it is complete.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 
 from duologue.sessions.config import SemanticVad, ServerVad, TurnDetection
 from duologue.sessions.timebase import TICKS_PER_MS, TICKS_PER_SECOND, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped, TurnSignal
+from duologue.sessions.turns.policy import NEVER, Asked, Paused, Resumed, Started, Stopped, TurnSignal
 
 HYSTERESIS = 0.15
 MIN_SPEECH_MS = 64
@@ -96,6 +99,10 @@ class SilencePolicy:
         self._turn_start = position
         self._voiced_end = position
         self._speech_end = position
+        self._frame_end = position
+        self._doubted_until = NEVER
+        """Where a pause begins although the model still says speech."""
+        self.due = NEVER
         self.configure(settings)
         self.reset(position)
 
@@ -115,6 +122,7 @@ class SilencePolicy:
         """Go on where a policy of another kind was; a turn in progress stays in progress."""
         self._state, self._floor, self._onset = other._state, other._floor, other._onset
         self._turn_start, self._voiced_end, self._speech_end = other._turn_start, other._voiced_end, other._speech_end
+        self.due = NEVER
 
     def reset(self, position: int) -> None:
         self._state = State.SILENT
@@ -122,6 +130,7 @@ class SilencePolicy:
         self._onset = None
         self._turn_start = position
         self._voiced_end = self._speech_end = position
+        self.due = NEVER
 
     @property
     def speaking(self) -> bool:
@@ -136,7 +145,32 @@ class SilencePolicy:
     def frame(self, start: int, end: int, probability: float, quiet: int = 0) -> list[TurnSignal]:
         if self._state is State.SILENT:
             return self._while_silent(start, end, probability)
-        return self._while_speaking(end, probability, quiet)
+        self._frame_end = end
+        signals = self._while_speaking(end, probability, quiet)
+        doubts = probability < self._doubt and quiet > 0
+        self._doubted_until = end - quiet + QUIET_MS * TICKS_PER_MS if doubts else NEVER
+        self._expect()
+        return signals
+
+    def silent(self) -> list[TurnSignal]:
+        doubted = self._voiced_end == self._frame_end
+        signals = [self._move(Paused(self._speech_end))] if doubted else self._in_silence(self.due)
+        self._expect()
+        return signals
+
+    def _expect(self) -> None:
+        """Set :attr:`due` after a frame or a signal within one."""
+        if self._state is State.SILENT:
+            due = NEVER
+        elif self._voiced_end < self._frame_end:
+            due = self._speech_end + self._next_silence()
+        else:
+            due = self._doubted_until if self._state is State.SPEAKING else NEVER
+        self.due = due if self._frame_end < due < self._frame_end + VAD_FRAME_TICKS else NEVER
+
+    def _next_silence(self) -> int:
+        """Length in ticks of the silence that gives the next signal."""
+        return self._pause if self._state is State.SPEAKING else self._silence
 
     def _while_silent(self, start: int, end: int, probability: float) -> list[TurnSignal]:
         if probability < self._settings.threshold - (HYSTERESIS if self._onset is not None else 0.0):
@@ -189,7 +223,7 @@ class SilencePolicy:
         return self._move(Started(position))
 
     def _stop(self, end: int) -> TurnSignal:
-        self._floor = end
+        self._floor, self.due = end, NEVER
         return self._move(Stopped(end))
 
     def _move(self, signal: TurnSignal) -> TurnSignal:

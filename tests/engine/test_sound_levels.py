@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from duologue.codecs.pcm import float_to_pcm16
 from duologue.codecs.wav import read_wav
 from duologue.engine.silero import FRAME, SileroModel
-from duologue.engine.sound_levels import HIGH_PASS_HZ, RANGE_DB, WINDOW_S, SoundLevels
+from duologue.engine.sound_levels import HIGH_PASS_HZ, RANGE_DB, WINDOW_S, SoundLevels, heard
 from duologue.engine.voice_activity import SAMPLE_RATE, VoiceActivityService, VoiceFrame
 
 Samples = NDArray[np.float32]
@@ -57,7 +58,7 @@ def test_hum_under_what_moves_changes_nothing() -> None:
 def test_rows_do_not_mix_and_a_new_stream_starts_afresh() -> None:
     detector = SoundLevels(3, FRAME, SAMPLE_RATE)
     for index in range(WINDOW_FRAMES):
-        mask, _ = detector.update([2, 0], powers(-30, -30 - 2 * RANGE_DB * (index % 2)))
+        mask, *_ = detector.update([2, 0], powers(-30, -30 - 2 * RANGE_DB * (index % 2)))
     assert mask.tolist() == [True, False]
     detector.reset(2)
     assert detector.update([2], powers(-30))[0].tolist() == [False]
@@ -90,6 +91,22 @@ def test_what_is_heard_stands_out_of_the_noise_and_in_hum_of_the_rest() -> None:
     assert found[first - 1] == first * 32
     assert found[first + 1 : first + 10] == [0] * 9
     assert found[-1] >= (len(found) - first - 11) * 32
+
+
+@pytest.mark.parametrize("rate", [8000, 16_000, 24_000, 48_000])
+@pytest.mark.parametrize("ms", [16, 19, 31])
+def test_what_is_heard_in_a_piece_of_a_frame_is_what_would_be_in_the_frame(rate: int, ms: int) -> None:
+    time = np.arange(rate * ms // 1000) / rate
+    voice, hum = (np.sin(2 * np.pi * hertz * time) for hertz in (1000, 50))
+    half = len(time) // 2
+    mean = float(power(np.float32(-40.0)))
+    for amplitude, expected in ((np.sqrt(2) * 0.014, True), (np.sqrt(2) * 0.007, False)):  # -37 and -43 dBFS
+        assert heard(float_to_pcm16((amplitude * voice).astype(np.float32)), rate, mean) is expected
+    assert not heard(float_to_pcm16((0.1 * hum).astype(np.float32)), rate, mean)
+    for burst in (slice(None, half), slice(half, None)):
+        somewhere = np.zeros(len(time), np.float32)
+        somewhere[burst] = 0.2 * voice[burst]
+        assert heard(float_to_pcm16(somewhere), rate, mean)
 
 
 def power(dbfs: Samples) -> Samples:

@@ -15,7 +15,7 @@ from duologue.sessions import client_events as client
 from duologue.sessions import server_events as events
 from duologue.sessions.config import Limits
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Paused, Resumed, Started, Stopped, TurnSignal
+from duologue.sessions.turns.policy import NEVER, Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.silence import SilencePolicy, SilenceSettings
 
 PREFIX_MS, WINDOW_MS = 300, 500
@@ -273,11 +273,13 @@ def test_a_change_of_format_in_mid_turn_keeps_positions() -> None:
     assert driver.last(events.SpeechStopped).audio_end_ms == pytest.approx(960 + WINDOW_MS, abs=32)
 
 
+AUDIBLE = 1e-6
+"""Power of -60 dBFS."""
 _AUDIO = silence(500) + speech(700) + silence(300) + speech(100) + silence(900) + speech(400) + silence(700)
 
 
-@given(sizes=st.lists(st.integers(1, 9_001), min_size=1, max_size=40))
-def test_o6_fc_041_any_chunking_gives_the_same_turns(sizes: list[int]) -> None:
+@given(sizes=st.lists(st.integers(1, 9_001), min_size=1, max_size=40), speculate=st.booleans())
+def test_o6_fc_041_any_chunking_gives_the_same_turns(sizes: list[int], speculate: bool) -> None:
     def turns(driver: Driver) -> list[object]:
         kinds = (events.SpeechStarted, events.SpeechStopped, Transcribe)
         positions = [
@@ -288,7 +290,7 @@ def test_o6_fc_041_any_chunking_gives_the_same_turns(sizes: list[int]) -> None:
         audio = [request.payload.audio for request in driver.requests.values()]  # type: ignore[union-attr]
         return [*positions, *audio]
 
-    whole, pieces = Driver(), Driver()
+    whole, pieces = (Driver(heard_from=AUDIBLE, speculate=speculate) for _ in range(2))
     whole.do(client.InputAudioAppend(audio=_AUDIO))
     position, turn = 0, 0
     while position < len(_AUDIO):
@@ -296,6 +298,37 @@ def test_o6_fc_041_any_chunking_gives_the_same_turns(sizes: list[int]) -> None:
         pieces.do(client.InputAudioAppend(audio=_AUDIO[position : position + size]))
         position, turn = position + size, turn + 1
     assert turns(whole) == turns(pieces)
+
+
+def test_a_turn_ends_with_the_sample_that_makes_the_silence_long_enough() -> None:
+    driver = Driver(heard_from=AUDIBLE)
+    driver.say(silence(640), speech(640))  # 40 frames: the window ends within the 56th, at 12 of 32 ms
+    driver.say(silence(WINDOW_MS - 1), chunk_ms=1)
+    assert not driver.all(events.SpeechStopped)
+    driver.say(silence(1), chunk_ms=1)
+    assert driver.last(events.SpeechStopped).audio_end_ms == 1280 + WINDOW_MS
+
+
+@pytest.mark.parametrize("heard_from", [AUDIBLE, 0.0])
+def test_what_is_heard_before_the_window_ends_waits_for_its_frame(heard_from: float) -> None:
+    driver = Driver(heard_from=heard_from)
+    driver.say(silence(640), speech(640), silence(WINDOW_MS - 14), speech(194), silence(400), chunk_ms=2)
+    assert not driver.all(events.SpeechStopped), "the frame that begins 20 ms before the window's end is speech"
+    driver.say(silence(200))
+    assert len(driver.all(events.SpeechStarted)) == len(driver.all(events.SpeechStopped)) == 1
+
+
+@pytest.mark.parametrize(("window_ms", "pause_ms"), [(500, 128), (200, 64)])
+def test_an_answer_is_prepared_from_the_sample_at_which_the_pause_begins(window_ms: int, pause_ms: int) -> None:
+    detection = {"turn_detection": {"type": "server_vad", "silence_duration_ms": window_ms}}
+    driver = Driver({"audio": {"input": detection}}, heard_from=AUDIBLE, speculate=True)
+    driver.say(silence(640), speech(650), chunk_ms=10)  # the 41st frame is a third speech: to the detector it is none
+    driver.say(silence(pause_ms - 11), chunk_ms=1)
+    assert not driver.pending(Transcribe)
+    driver.say(silence(1), chunk_ms=1)
+    payload = driver.requests[driver.pending(Transcribe)[0]].payload
+    assert isinstance(payload, Transcribe)
+    assert payload.audio == silence(PREFIX_MS) + speech(650) + silence(pause_ms - 10)
 
 
 # -- idle time-out -----------------------------------------------------------------------------------------------------
@@ -445,6 +478,47 @@ def test_what_is_heard_of_a_silence_does_not_prolong_it() -> None:
     signals = signals_of(SilencePolicy(SilenceSettings()), [(0.99, 0)] * 8 + quiet)
     assert [type(signal) for _, signal in signals] == [Started, Paused, Stopped]
     assert signals[-1][1] == Stopped(8 * VAD_FRAME_TICKS + 500 * TICKS_PER_MS)
+
+
+@given(
+    voices=st.lists(
+        st.tuples(st.floats(0.0, 1.0), st.sampled_from([0, 0, 16, 32, 48, 64, 96, 128])), min_size=1, max_size=60
+    ),
+    window_ms=st.integers(20, 700),
+)
+def test_silence_known_early_gives_what_its_frame_would(voices: list[tuple[float, int]], window_ms: int) -> None:
+    early, late = (SilencePolicy(SilenceSettings(silence_duration_ms=window_ms)) for _ in range(2))
+    for index, (probability, quiet_ms) in enumerate(voices):
+        start, end = index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS
+        signals: list[TurnSignal] = []
+        if probability < 0.3 and quiet_ms >= 32:
+            while start < early.due < end:
+                signals += early.silent()
+        signals += early.frame(start, end, probability, quiet_ms * TICKS_PER_MS)
+        expected = late.frame(start, end, probability, quiet_ms * TICKS_PER_MS)
+        if any(isinstance(signal, Stopped) for signal in expected):  # it need not tell of a pause in the same frame
+            signals = [signal for signal in signals if not isinstance(signal, Paused)]
+        assert signals == expected
+
+
+@pytest.mark.parametrize(
+    ("frames", "due_ms"),
+    [
+        ([(0.99, 0), (0.01, 32)], None),  # 64 ms of silence end with the next frame, which says so itself
+        ([(0.9, 16), (0.01, 48)], 16),
+        ([(0.9, 48)], 16),
+        ([(0.9, 16)], None),  # 48 ms to go
+        ([(0.97, 48)], None),  # no doubt
+        ([(0.9, 16), (0.01, 48), (0.01, 80), (0.01, 112), (0.01, 144), (0.01, 176)], 24),
+    ],
+)
+def test_silence_is_due_where_it_gives_a_signal_within_the_next_frame(
+    frames: list[tuple[float, int]], due_ms: int | None
+) -> None:
+    policy = SilencePolicy(SilenceSettings(silence_duration_ms=200))
+    signals_of(policy, [(0.99, 0)] * 8 + frames)
+    end = (8 + len(frames)) * VAD_FRAME_TICKS
+    assert policy.due == (NEVER if due_ms is None else end + due_ms * TICKS_PER_MS)
 
 
 def test_with_a_short_window_a_pause_begins_when_the_model_doubts_what_cannot_be_heard() -> None:

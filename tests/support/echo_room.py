@@ -63,7 +63,7 @@ class EchoRoom(Driver):
             self._stream = effect.stream
             self._detector = OfflineVoiceActivity(self._model, effect.sample_rate)
         for frame in self._detector.feed(effect.pcm):
-            self.do(VoiceActivity(effect.stream, frame.probability, frame.quiet_ms))
+            self.do(VoiceActivity(effect.stream, frame.probability, frame.quiet_ms, frame.heard_from))
 
     def live(self, seconds: float, user: Samples | None = None) -> None:
         """Let time pass; ``user``: what the user says meanwhile."""

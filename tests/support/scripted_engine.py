@@ -55,6 +55,10 @@ class ScriptedStream:
         return self._deltas.popleft() if self._deltas else None
 
 
+AUDIBLE = 1e-6
+"""Power of -60 dBFS."""
+
+
 class LoudnessStream:
     """Voice activity that takes any sample that is not zero for speech, one frame of 512 at a time."""
 
@@ -76,7 +80,8 @@ class LoudnessStream:
         pending = np.concatenate([self._rest, samples])
         while len(pending) >= 512:
             loud = float(np.abs(pending[:512]).mean()) > 0.01
-            asyncio.get_running_loop().call_soon(self._on_frame, VoiceFrame(0.95 if loud else 0.01, 0 if loud else 32))
+            frame = VoiceFrame(0.95, 0, AUDIBLE) if loud else VoiceFrame(0.01, 32, AUDIBLE)
+            asyncio.get_running_loop().call_soon(self._on_frame, frame)
             pending = pending[512:]
         self._rest = pending
 

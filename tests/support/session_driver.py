@@ -106,7 +106,9 @@ class Driver:
         bound: Bound | None = None,
         mcp: McpPolicy | None = None,
         media_clock: bool = False,
+        heard_from: float = 0.0,
     ) -> None:
+        """``heard_from``: power from which on the detector hears something; 0: it knows silence by whole frames."""
         numbers = itertools.count()
         context = SessionContext(
             names=NAMES,
@@ -141,6 +143,7 @@ class Driver:
         self.aborted: list[str] = []
         self.closed: CloseSession | None = None
         self._judge = judge
+        self._heard_from = heard_from
         self.questions: list[AskTurnModel] = []
         """What the turn model has been asked."""
         self._frame: bytearray = bytearray()
@@ -324,7 +327,7 @@ class Driver:
         while len(self._frame) >= size:
             frame, self._frame = self._frame[:size], self._frame[size:]
             loud = frame.count(0) < len(frame) // 2
-            self.do(VoiceActivity(effect.stream, 0.95 if loud else 0.01))
+            self.do(VoiceActivity(effect.stream, 0.95 if loud else 0.01, heard_from=self._heard_from))
 
 
 class _Reports:
