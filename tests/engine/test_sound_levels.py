@@ -109,6 +109,22 @@ def test_what_is_heard_in_a_piece_of_a_frame_is_what_would_be_in_the_frame(rate:
         assert heard(float_to_pcm16(somewhere), rate, mean)
 
 
+def test_of_less_than_a_part_nothing_is_known() -> None:
+    assert heard(bytes(2 * 255), 16_000, 1.0)
+    assert not heard(bytes(2 * 256), 16_000, 1.0)
+
+
+def test_what_is_heard_lies_above_the_noise_and_not_far_below_the_loudest() -> None:
+    detector = SoundLevels(1, FRAME, SAMPLE_RATE)
+
+    def heard_from(dbfs: float) -> float:
+        return float(10 * np.log10(detector.update([0], powers(dbfs))[2][0]))
+
+    assert heard_from(-90) == pytest.approx(-65), "the least that anybody hears"
+    assert heard_from(-20) == pytest.approx(-52)
+    assert heard_from(-60) == pytest.approx(-52)
+
+
 def power(dbfs: Samples) -> Samples:
     return np.asarray(10 ** (dbfs / 10), np.float32)
 
@@ -146,6 +162,7 @@ async def test_fc_051_a_buzz_that_the_model_takes_for_speech_cannot_hold_a_turn_
     async with asyncio.timeout(60):
         await stream.wait_below(1)
     stream.close()
+    assert all(10**-6.5 <= frame.heard_from < 1 for frame in got)
     sure = [frame.probability > 0.5 for frame in got]
     begins = 30_000 // FRAME
     assert sum(sure[begins : begins + WINDOW_FRAMES]) > 0.9 * WINDOW_FRAMES

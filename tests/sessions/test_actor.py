@@ -76,6 +76,15 @@ async def test_a_spoken_turn_from_sound_to_sound() -> None:
     assert manager.open_sessions == 0
 
 
+async def test_a_turn_ends_before_the_frame_is_complete_that_its_silence_ends_in() -> None:
+    async with session(manager_of(ScriptedEngine())) as transport:
+        transport.say(client.InputAudioAppend(audio=speech(640)))
+        for _ in range(25):  # 500 ms are 15 frames and 20 of 32 ms
+            transport.say(client.InputAudioAppend(audio=silence(20)))
+        stopped = await transport.until(events.SpeechStopped)
+    assert stopped.audio_end_ms == 640 + 500
+
+
 async def test_the_turn_model_is_asked_and_its_answer_ends_the_turn() -> None:
     engine = ScriptedEngine()
     async with session(manager_of(engine, judges_turns=True)) as transport:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session_driver import LATE, RATE, Driver, silence, speech
+from session_driver import AUDIBLE, LATE, RATE, Driver, silence, speech
 
 from duologue.engine.requests import Converse, Transcribe, TranscriptDelta
 from duologue.sessions import client_events as client
@@ -103,6 +103,17 @@ def test_it_is_asked_again_as_the_silence_grows_and_hears_it() -> None:
     heard = [silence_heard(question) for question in driver.questions]
     expected = [-(-ask // FRAME_MS) * FRAME_MS for ask in ASK_MS if ask <= 1000 - FRAME_MS]
     assert heard == expected
+
+
+def test_it_is_asked_and_ends_the_turn_at_the_very_sample_where_that_is_silent() -> None:
+    driver = semantic(lambda question: 0.5, heard_from=AUDIBLE)
+    driver.say(speech(640), silence(WAIT_MS["auto"] - 1), chunk_ms=1)
+    assert [silence_heard(question) for question in driver.questions] == [
+        ask for ask in ASK_MS if ask < WAIT_MS["auto"]
+    ]
+    assert not driver.all(events.SpeechStopped)
+    driver.say(silence(1), chunk_ms=1)
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + WAIT_MS["auto"]
 
 
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
@@ -384,9 +395,9 @@ def turns(driver: Driver) -> list[object]:
 
 @given(sizes=st.lists(st.integers(1, 20_001), min_size=1, max_size=40), slow=st.booleans())
 def test_o6_fc_041_any_chunking_and_any_speed_of_the_model_give_the_same_turns(sizes: list[int], slow: bool) -> None:
-    whole = semantic(judged_by_length)
+    whole = semantic(judged_by_length, heard_from=AUDIBLE)
     whole.do(client.InputAudioAppend(audio=_AUDIO))
-    pieces = semantic((lambda question: LATE) if slow else judged_by_length)
+    pieces = semantic((lambda question: LATE) if slow else judged_by_length, heard_from=AUDIBLE)
     position, turn, answered = 0, 0, 0
     while position < len(_AUDIO):
         size = sizes[turn % len(sizes)]

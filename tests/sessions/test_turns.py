@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session_driver import Driver, silence, speech
+from session_driver import AUDIBLE, Driver, silence, speech
 
 from duologue.codecs.g711 import encode_ulaw
 from duologue.engine.requests import Converse, Transcribe
@@ -273,8 +273,6 @@ def test_a_change_of_format_in_mid_turn_keeps_positions() -> None:
     assert driver.last(events.SpeechStopped).audio_end_ms == pytest.approx(960 + WINDOW_MS, abs=32)
 
 
-AUDIBLE = 1e-6
-"""Power of -60 dBFS."""
 _AUDIO = silence(500) + speech(700) + silence(300) + speech(100) + silence(900) + speech(400) + silence(700)
 
 
@@ -328,7 +326,13 @@ def test_an_answer_is_prepared_from_the_sample_at_which_the_pause_begins(window_
     driver.say(silence(1), chunk_ms=1)
     payload = driver.requests[driver.pending(Transcribe)[0]].payload
     assert isinstance(payload, Transcribe)
-    assert payload.audio == silence(PREFIX_MS) + speech(650) + silence(pause_ms - 10)
+    expected = silence(PREFIX_MS) + speech(650) + silence(pause_ms - 10)
+    assert payload.audio == expected
+    at_once = Driver({"audio": {"input": detection}}, heard_from=AUDIBLE, speculate=True)
+    at_once.do(client.InputAudioAppend(audio=silence(640) + speech(650) + silence(160)))
+    prepared = next(request.payload for request in at_once.requests.values())
+    assert isinstance(prepared, Transcribe)
+    assert prepared.audio == expected, "however the sound came"
 
 
 # -- idle time-out -----------------------------------------------------------------------------------------------------

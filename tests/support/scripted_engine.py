@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from session_driver import AUDIBLE
 
 from duologue.codecs.pcm import pcm16_to_float
 from duologue.codecs.resample import VOICE_ACTIVITY_QUALITY, StreamResampler
@@ -53,10 +54,6 @@ class ScriptedStream:
 
     def take(self) -> Delta | None:
         return self._deltas.popleft() if self._deltas else None
-
-
-AUDIBLE = 1e-6
-"""Power of -60 dBFS."""
 
 
 class LoudnessStream:

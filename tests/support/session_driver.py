@@ -63,6 +63,8 @@ LATE = -1.0
 """What a judge says that has not made up its mind: the test gives the answer, or none."""
 Judge = Callable[[AskTurnModel], float | None]
 """The turn model: a question to the probability that the turn is over."""
+AUDIBLE = 1e-6
+"""Power of -60 dBFS."""
 SPEECH, SILENCE = b"\x10\x27", b"\x00\x00"
 E = TypeVar("E", bound=events.ServerEvent)
 F = TypeVar("F", bound=Effect)
