@@ -424,6 +424,17 @@ def test_each_rule_catches_its_disorder(rule: str, trace: Callable[[], Trace], s
     assert rule in {violation.partition(":")[0] for violation in violations(spoilt)}
 
 
+def test_o12_an_id_that_is_given_again_after_a_deletion_is_another_item() -> None:
+    trace = idle()
+    words = trace[at(trace, f"{_WORDS}.completed")].event
+    end(trace, "conversation.item.deleted", item_id=words["item_id"])
+    end(trace, "conversation.item.added", item=item(words["item_id"]), previous_item_id=None)
+    end(trace, f"{_WORDS}.completed", item_id=words["item_id"], content_index=words["content_index"])
+    assert not [violation for violation in violations(trace) if violation.startswith("O12")]
+    end(trace, f"{_WORDS}.completed", item_id=words["item_id"], content_index=words["content_index"])
+    assert [violation for violation in violations(trace) if violation.startswith("O12")]
+
+
 def test_every_rule_is_tried() -> None:
     assert {rule for rule, _, _ in SPOILT} == set(RULES)
 

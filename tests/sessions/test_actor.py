@@ -77,7 +77,7 @@ async def test_a_spoken_turn_from_sound_to_sound() -> None:
 
 
 async def test_a_turn_ends_before_the_frame_is_complete_that_its_silence_ends_in() -> None:
-    async with session(manager_of(ScriptedEngine())) as transport:
+    async with session(manager_of(ScriptedEngine(), limits=Limits(input_gap_ms=0))) as transport:
         transport.say(client.InputAudioAppend(audio=speech(640)))
         for _ in range(25):  # 500 ms are 15 frames and 20 of 32 ms
             transport.say(client.InputAudioAppend(audio=silence(20)))

@@ -116,6 +116,15 @@ def test_it_is_asked_and_ends_the_turn_at_the_very_sample_where_that_is_silent()
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + WAIT_MS["auto"]
 
 
+def test_an_answer_that_makes_the_silence_long_enough_ends_the_turn_before_its_frame_is_complete() -> None:
+    driver = semantic(lambda question: 1.0 if question.question == 1 else LATE, "high", heard_from=AUDIBLE)
+    driver.say(speech(640), silence(210), chunk_ms=1)  # the frame that goes on ends at 224 ms
+    (_, asked) = driver.questions
+    assert silence_heard(asked) == 200
+    driver.do(TurnJudged(asked.question, 1.0))
+    assert driver.last(events.SpeechStopped).audio_end_ms == 640 + CERTAIN_HIGH_MS
+
+
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
     answers = iter([0.02, 0.03, 0.9, 0.02, 0.02])
     driver = semantic(lambda question: next(answers))
