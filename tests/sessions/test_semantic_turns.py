@@ -16,7 +16,7 @@ from duologue.sessions.config import Eagerness, Limits, SemanticVad
 from duologue.sessions.effects import AskTurnModel, EngineOutput, TurnJudged
 from duologue.sessions.listening import ANSWER_WITHIN_S
 from duologue.sessions.timebase import TICKS_PER_MS, VAD_FRAME_TICKS
-from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, TurnSignal
+from duologue.sessions.turns.policy import Asked, Paused, Resumed, Started, Stopped, TurnSignal
 from duologue.sessions.turns.semantic import (
     ASK_MS,
     CERTAIN,
@@ -123,6 +123,16 @@ def test_an_answer_that_makes_the_silence_long_enough_ends_the_turn_before_its_f
     assert silence_heard(asked) == 200
     driver.do(TurnJudged(asked.question, 1.0))
     assert driver.last(events.SpeechStopped).audio_end_ms == 640 + CERTAIN_HIGH_MS
+
+
+def test_an_answer_that_shortens_the_wait_counts_within_the_frame() -> None:
+    policy = SemanticPolicy(SemanticSettings(wait_ms=105), SilenceSettings())
+    for index in range(11):
+        signals = policy.frame(index * VAD_FRAME_TICKS, (index + 1) * VAD_FRAME_TICKS, 0.99 if index < 8 else 0.01)
+    assert [type(signal) for signal in policy.silent()] == [Paused, Asked], signals
+    assert policy.judged(0.5) == []
+    ends = 8 * VAD_FRAME_TICKS + 105 * TICKS_PER_MS
+    assert (policy.due, policy.silent()) == (ends, [Stopped(ends)])
 
 
 def test_one_stray_answer_does_not_end_a_turn_that_sounded_unfinished() -> None:
