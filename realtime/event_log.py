@@ -59,11 +59,16 @@ class EventLog:
             self.origin_s = at
 
     def entries(self) -> Iterator[LogEntry]:
-        """All entries with times on the input clock, at the precision of the file (a microsecond)."""
+        """All entries with times on the input clock, at the precision of the file (a nanosecond)."""
         origin = self.origin_s or 0.0
+
+        def written(at: float) -> float:
+            # Microseconds would put one sound in 160 or so a sample beside where the client played it.
+            return round(at - origin, 9)
+
         for entry in self._entries:
-            due = None if entry.due_s is None else round(entry.due_s - origin, 6)
-            yield LogEntry(entry.dir, round(entry.t_s - origin, 6), entry.event, due)
+            due = None if entry.due_s is None else written(entry.due_s)
+            yield LogEntry(entry.dir, written(entry.t_s), entry.event, due)
 
     def save(self, folder: Path) -> None:
         """Write ``events.jsonl`` and ``output.wav`` into ``folder``, made if missing."""

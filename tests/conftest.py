@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -58,3 +60,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    _set_aside()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        if nextitem is not None and nextitem.path != item.path:
+            _set_aside()
+
+
+def _set_aside() -> None:
+    """Spare the garbage collector what the suite has loaded, as ``duologue serve`` does.
+
+    A search through all of it stops the process for a second: a peer that falls silent in the middle of what it says.
+    """
+    gc.collect()
+    gc.freeze()

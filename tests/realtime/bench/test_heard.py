@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from duologue.codecs.pcm import PCM16
 from duologue.realtime.bench.heard import ReceivedSound
 from duologue.realtime.bench.playback import Player
-from duologue.realtime.event_log import LogEntry
+from duologue.realtime.event_log import EventLog, LogEntry
 
 RATE = 24_000
 
@@ -63,3 +63,15 @@ def test_the_log_gives_each_response_its_own_bytes():
     sound = ReceivedSound.from_log(entries, ramp(4))
     assert samples(sound.of_response("R")) == [1, 2, 4]
     assert samples(sound.of_response("S")) == [3]
+
+
+def test_sound_is_placed_by_the_log_where_the_client_played_it():
+    origin, aside_s = 12_345.678901234, 20e-9
+    log = EventLog()
+    log.start_input_clock(origin)
+    # Arrivals in the middle between two samples, and a little to either side.
+    arrivals = [origin + (n + 0.5) / RATE + aside for n in range(0, 2400, 7) for aside in (-aside_s, aside_s)]
+    for at in arrivals:
+        log.received({}, at)
+    for at, entry in zip(arrivals, log.entries(), strict=True):
+        assert round(entry.t_s * RATE) == round((at - origin) * RATE)
