@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -390,6 +391,7 @@ async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(
     engine_of: Callable[..., Any], shared_memory: Path
 ) -> None:
     engine = await engine_of(TWO_PROCESSES)
+    gc.collect()
     descriptors = psutil.Process().num_fds()
     for n in range(1000):
         stream = open_(engine, "endless-blocks", f"r{n}")
@@ -403,4 +405,5 @@ async def test_nothing_is_left_after_a_thousand_aborts_and_a_kill(
     await until_idle(engine)
     assert os.listdir(shared_memory) == []
     assert await say(engine, "numbers 2", "last") == "0 1 "
-    assert psutil.Process().num_fds() == descriptors
+    gc.collect()
+    assert psutil.Process().num_fds() <= descriptors
